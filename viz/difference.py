@@ -138,9 +138,7 @@ def _caption(difference: Difference, drawn_guards: set[str | None]) -> Iterator[
         for change in difference.changes
         if change.what not in (*_DRAWN, "name")
         and not (
-            change.what == "guard"
-            and (change.how != "changed" or one_line(change.name, TITLE_LENGTH) in drawn_guards)
-            and change.matters
+            change.what == "guard" and (change.how != "changed" or one_line(change.name, TITLE_LENGTH) in drawn_guards)
         )
     ]
     yield from (one_line(line, 3 * LINE_LENGTH) for line in first_few(rest, MOST_LINES))

@@ -273,8 +273,7 @@ def _level(graph: Graph, inside: str) -> Picture:
     arrows = [Arrow(prefix + START_MARK, _target(prefix, graph.start), main=True)]
     for name, node in _used(graph).items():
         key = prefix + key_of([name])
-        overlay = graph.layers.added.get(name, "")
-        box = _box(node, key, inside, overlay, declared=name in graph.nodes, main=name in on_main)
+        box = _box(node, key, inside, declared=name in graph.nodes, main=name in on_main)
         used = [one_line(text, LINE_LENGTH) for role, text in roles.get(name, {}).items() if role in several]
         boxes.append(replace(box, lines=(*box.lines, *used)))
         if node.body is not None:
@@ -320,10 +319,8 @@ def _used(graph: Graph) -> dict[str, Node]:
     return {**graph.nodes, **{name: Node(name, name) for name in names if name not in graph.nodes and name != END}}
 
 
-def _box(node: Node, key: str, inside: str, overlay: str, declared: bool, main: bool) -> Box:
+def _box(node: Node, key: str, inside: str, declared: bool, main: bool) -> Box:
     lines = (kind_line(node), *parameter_lines(node)) if declared else ("not declared",)
-    if declared and overlay:
-        lines = (*lines, one_line(f"overlay {overlay}", TITLE_LENGTH))
     return Box(
         key=key,
         inside=inside,

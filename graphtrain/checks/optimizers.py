@@ -92,22 +92,12 @@ def _is_unbound(node: PlanNode) -> bool:
     """True if neither a node nor one around it names its optimizer."""
     if not _counts(node) and all(each.slot != "optimizer" or each.effect == "read" for each in node.actions):
         return False  # its kind names the optimizers by separate slots; one that only reads changes nothing
-    is_of_overlay = _is_of_overlay(node)
     scope: Scope | None = node.scope
     inner = node.node
     while scope is not None:
-        if "optimizer" in inner.reads or (scope.graph.optimizer and not is_of_overlay):
+        if "optimizer" in inner.reads or scope.graph.optimizer:
             return False
         if scope.outer_node is None:
             break
         inner, scope = scope.outer_node, scope.outer
     return True
-
-
-def _is_of_overlay(node: PlanNode) -> bool:
-    """True for a node added by an overlay, directly or in a body: it did not know the graph's optimizer."""
-    scope = node.scope
-    while scope.outer is not None:
-        scope = scope.outer
-    names = node.path.split("/")
-    return any("/".join(names[: count + 1]) in scope.graph.layers.added for count in range(len(names)))

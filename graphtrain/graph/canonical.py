@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 FORMAT = 1
 
 
-def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
+def plain(graph: Graph, *, overlays: bool = False) -> dict[str, Any]:
     """The tables of a graph, in the order of its text and without those that are empty; bodies are in full.
 
     Arguments:
-        layers: True adds the layers of overlays, in each graph that has any. Default: False.
+        overlays: True adds the names of overlays, in each graph that has any. Default: False.
 
     Raises:
         EditError: a parameter is not a plain value.
@@ -29,7 +29,6 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
     >>> list(plain(Graph.load("fit"))), plain(Graph.load("evaluate"))["edges"]["eval_batch"]
     (['name', 'start', 'nodes', 'guards', 'edges', 'clock'], ['end_evaluation if last_batch', 'next_batch'])
     """
-    overlays = graph.layers.names
     whole = {
         "name": graph.name,
         "start": graph.start,
@@ -37,18 +36,18 @@ def plain(graph: Graph, *, layers: bool = False) -> dict[str, Any]:
         "optional": list(graph.optional),
         "allow": list(graph.allow),
         "optimizer": graph.optimizer,
-        "nodes": {name: _plain_node(node, layers) for name, node in graph.nodes.items()},
+        "nodes": {name: _plain_node(node, overlays) for name, node in graph.nodes.items()},
         "guards": dict(graph.guards),
         "edges": {source: list(map(str, leaving)) for source, leaving in graph.edges.items()},
         "clock": dict(graph.units),
-        "layers": {"names": list(overlays), "added": dict(graph.layers.added)} if layers and overlays else {},
+        "overlays": list(graph.layers.names) if overlays else [],
     }
     return {key: value for key, value in whole.items() if value or key in ("name", "start", "nodes", "edges")}
 
 
-def _plain_node(node: Node, layers: bool) -> dict[str, Any]:
+def _plain_node(node: Node, overlays: bool) -> dict[str, Any]:
     return {
-        **({"graph": plain(node.body, layers=layers)} if node.body is not None else {}),
+        **({"graph": plain(node.body, overlays=overlays)} if node.body is not None else {}),
         **({"use": node.use} if node.body is None and node.use != node.name else {}),
         **({"reads": plain_value(node.reads)} if node.reads else {}),
         **({"writes": dict(node.writes)} if node.writes else {}),
@@ -73,12 +72,12 @@ def to_json(graph: Graph) -> str:
 
 
 def saved_json(graph: Graph) -> str:
-    """The graph as a checkpoint stores it: in the order of its text, with the layers of overlays."""
-    return _json({"format": FORMAT, **plain(graph, layers=True)})
+    """The graph as a checkpoint stores it: in the order of its text, with the names of overlays."""
+    return _json({"format": FORMAT, **plain(graph, overlays=True)})
 
 
 def structural_hash(graph: Graph) -> str:
-    """A hash (SHA-256, hexadecimal) of what the graph does: without names of graphs and files, `allow`, and spacing."""
+    """A hash (SHA-256, hexadecimal) of what the graph does: without names of graphs and files, and `allow`."""
     text = _json(_without_names(plain(graph)), is_sorted=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -89,14 +88,8 @@ def _without_names(whole: dict[str, Any]) -> dict[str, Any]:
         for name, node in whole["nodes"].items()
     }
     edges = {source: leaving for source, leaving in whole["edges"].items() if leaving}
-    guards = {name: spaced(text) for name, text in whole.get("guards", {}).items()}
     rest = {key: value for key, value in whole.items() if key not in ("name", "allow")}
-    return {**rest, "nodes": nodes, "edges": edges, "guards": guards}
-
-
-def spaced(guard: str) -> str:
-    """A guard with insignificant spaces removed; in a string every space is significant."""
-    return guard.strip() if set(guard) & {"'", '"'} else " ".join(guard.split())
+    return {**rest, "nodes": nodes, "edges": edges}
 
 
 def value_text(value: Any) -> str:

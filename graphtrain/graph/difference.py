@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from graphtrain.graph.canonical import spaced, value_text
+from graphtrain.graph.canonical import value_text
 from graphtrain.graph.elements import Drawable, Edge, Node, is_computed, kind_text, settings_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
@@ -43,11 +43,8 @@ class Change:
 
     @property
     def matters(self) -> bool:
-        """False if the graph does the same: a name, `allow`, the spacing of a guard."""
-        is_spacing = self.what == "guard" and self.how == "changed"
-        return self.what not in ("allow", "name") and not (
-            is_spacing and spaced(self.before or "") == spaced(self.after or "")
-        )
+        """False if the graph does the same: a name, `allow`."""
+        return self.what not in ("allow", "name")
 
     @property
     def how(self) -> str:
@@ -83,8 +80,6 @@ class Change:
         before, after = self.values
         if self.how != "changed":
             return f"{one_line(self.subject)} {self.how}"
-        if self.what == "guard" and not self.matters:
-            return one_line(f"spacing of {self.subject}")
         return f"{one_line(self.subject)} {'now' if self.what == 'edge' else before} -> {after}"
 
 
@@ -118,7 +113,7 @@ class Difference(Drawable):
 
     @property
     def matters(self) -> bool:
-        """True if the two graphs do different things; names, spacing and silenced checks do not count."""
+        """True if the two graphs do different things; names and silenced checks do not count."""
         return any(change.matters for change in self.changes)
 
     def __str__(self) -> str:

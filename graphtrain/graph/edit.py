@@ -382,7 +382,6 @@ def rename(self: Graph, old: str, new: str) -> Graph:
         nodes={names.get(name, name): changed(node, name=names.get(name, name)) for name, node in nodes.items()},
         edges={names.get(name, name): redirected(leaving, old, new) for name, leaving in self.edges.items()},
         start=names.get(self.start, self.start),
-        layers=changed(self.layers, added={names.get(name, name): by for name, by in self.layers.added.items()}),
     )
 
 

@@ -73,6 +73,9 @@ class Graph(Drawable):
     layers: Layers = field(default_factory=Layers, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Spaces are significant in a string.
+        guards = {name: text if {*text} & {"'", '"'} else " ".join(text.split()) for name, text in self.guards.items()}
+        object.__setattr__(self, "guards", guards)
         for name in ("nodes", "edges", "guards", "units", "places"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
@@ -320,10 +323,7 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
         if name in graph.nodes and (body := graph.nodes[name].body) is not None:
             yield from _readable(body, indent + "  ")
     width = _width(graph.guards)
-    guards = [
-        f"{one_line(name):<{width}}  {one_line(' '.join(expression.split()))}"
-        for name, expression in graph.guards.items()
-    ]
+    guards = [f"{one_line(name):<{width}}  {one_line(expression)}" for name, expression in graph.guards.items()]
     units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
     clock = textwrap.wrap(units.replace(" = ", "\0=\0"), _CLOCK_WIDTH)  # breaks between units, not inside one
     for heading, lines in (("guards", guards), ("clock", [line.replace("\0", " ") for line in clock])):
@@ -335,8 +335,7 @@ def _settings(graph: Graph, name: str) -> str:
         return "not declared"
     node = graph.nodes[name]
     kind = kind_text(node) if node.body is None else ""  # the name of a body is above its nodes
-    overlay = f"overlay {graph.layers.added[name]}" if name in graph.layers.added else ""
-    return one_line(", ".join(filter(None, (kind, *settings_of(node), overlay))))
+    return one_line(", ".join(filter(None, (kind, *settings_of(node)))))
 
 
 def _width(texts: Iterable[str]) -> int:

@@ -126,13 +126,11 @@ class Layers:
 
     Arguments:
         names: in the order in which they were named.
-        added: node -> the overlay that added it.
         waiting: edits skipped so far, because their nodes do not exist.
         done: the edits that were made.
     """
 
     names: tuple[str, ...] = ()
-    added: Mapping[str, str] = field(default_factory=dict)
     waiting: tuple[Edit, ...] = ()
     done: tuple[Edit, ...] = ()
 
@@ -207,6 +205,4 @@ def _applied(graph: Graph, edit: Edit) -> Graph:
         message = f"`{edit.subject}` would become a `{use}`, but its kind was chosen, `{node.use}`"
         raise EditError(message, f'in an overlay of your own, replace = "{edit.subject}" replaces any kind')
     edited = edit.applied(graph)
-    added = {name: edit.overlay for name in edited.nodes if name not in graph.nodes}
-    layers = replace(edited.layers, added={**edited.layers.added, **added}, done=(*edited.layers.done, edit))
-    return replace(edited, layers=layers)
+    return replace(edited, layers=replace(edited.layers, done=(*edited.layers.done, edit)))

@@ -231,11 +231,11 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         reader.problem("G003", ("edit",), message, hint)
         return reader.make(default_name, "", {}, {})
     is_extending = "extends" in data and not is_json
-    _check_keys(data, _EXTENDING_KEYS if is_extending else (*_PLAIN_KEYS, "layers") if is_json else _PLAIN_KEYS, reader)
+    plain_keys = (*_PLAIN_KEYS, "overlays") if is_json else _PLAIN_KEYS
+    _check_keys(data, _EXTENDING_KEYS if is_extending else plain_keys, reader)
     name = reader.value(data, "name", str, default_name)
     if is_extending:
         return _extended(data, name, reader)
-    saved = (data.get("layers") if is_json else None) or {"names": (), "added": {}}
     for key in ("start", "nodes", "edges"):
         if key not in data:
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
@@ -253,7 +253,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
         guards=texts["guards"],
         units=texts["clock"],
         places={".".join(key): reader.place(*key) for key in things},
-        layers=Layers(tuple(saved["names"]), saved["added"]),
+        layers=Layers(reader.value(data, "overlays", tuple[str, ...], ()) if is_json else ()),
         **{"start": "", **_head(data, reader)},
     )
 

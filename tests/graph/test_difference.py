@@ -63,9 +63,9 @@ def test_the_order_of_edges_is_a_difference() -> None:
 
 def test_what_changes_nothing_does_not_matter() -> None:
     spaced = FIT.guard("window_cut", "next_batch.last  or\n ending")
-    for graph in (spaced, replace(FIT, name="mine"), replace(FIT, allow=("G209",))):
+    assert spaced == FIT
+    for graph in (replace(FIT, name="mine"), replace(FIT, allow=("G209",))):
         assert FIT.diff(graph) and not FIT.diff(graph).matters
-    assert str(FIT.diff(spaced)) == "~ spacing of guard window_cut"
     assert FIT.diff(replace(FIT, name="mine").set("finish", after="2 epochs")).matters
 
 

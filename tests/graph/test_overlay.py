@@ -67,7 +67,7 @@ def test_an_overlay_is_a_list_of_edits(overlays: Overlays) -> None:
     graph = overlays.over(FIT, mine=f"{pause}\n{finish}")
     assert graph == FIT.insert("pause", "choice", after="step").set("finish", after="3 epochs")
     assert graph.name == "fit", "the name is that of the graph"
-    assert ("overlay mine" in str(graph)) and "overlay" not in str(FIT)
+    assert "overlays mine" in str(graph) and "overlay" not in str(FIT)
 
 
 def test_its_top_replaces_that_of_the_graph(overlays: Overlays) -> None:
@@ -290,11 +290,6 @@ def test_an_overlay_must_be_there() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             FIT.overlay(name)
-
-
-def test_a_renamed_node_is_still_of_its_overlay() -> None:
-    graph = FIT.overlay("ema").rename("ema", "average")
-    assert "overlay ema" in next(line for line in str(graph).splitlines() if line.startswith("  average "))
 
 
 def test_a_dry_run_leaves_what_a_node_is_idle_without() -> None:
