@@ -13,7 +13,6 @@ from graphtrain.errors import NotFiniteError as NotFiniteError
 from graphtrain.errors import UsageError as UsageError
 from graphtrain.kind import Repeated as Repeated
 from graphtrain.kind import StepFunction as StepFunction
-from graphtrain.kind import copy_of as copy_of
 from graphtrain.kind import derived_clock as derived_clock
 from graphtrain.kind import node as node
 from graphtrain.kind import progress as progress

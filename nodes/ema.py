@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
-from graphtrain.kind import copy_of, node, progress
+from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Below
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import lazy_import
@@ -17,7 +17,7 @@ else:
     torch = lazy_import("torch")
 
 
-@node(makes={"average": copy_of("model")}, family="update", varying="decay")
+@node(copies={"average": "model"}, family="update", varying="decay")
 class Ema:
     """Update the weights of `average` as an exponential moving average of those of `model`; buffers are copied.
 

@@ -285,7 +285,7 @@ class NextBatch:
         """Batches that the current epoch will have; 0 where that is not known."""
         return (self._reading.length_in_turn if self._reading is not None else 0) or self.length or 0
 
-    @derived_clock.of(counter="epoch_batches", restarts="turns", reach="_epoch_batches_at")
+    @derived_clock(counter="epoch_batches", restarts="turns", reach="_epoch_batches_at")
     def epochs(self) -> Fraction:
         """Epochs fetched so far; the fraction of the current one where its length is known."""
         if self.last or not self.opened:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.kind import copy_of, node, progress
+from graphtrain.kind import node, progress
 from graphtrain.kind.trigger import Trigger
 from graphtrain.nodes.ema import move_towards
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 
-@node(makes={"swa_model": copy_of("model")}, family="update")
+@node(copies={"swa_model": "model"}, family="update")
 class Swa:
     """Keep in `swa_model` the mean of the weights of `model` over all visits; buffers are copied.
 

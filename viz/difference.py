@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from graphtrain.graph import Graph
-from graphtrain.graph.difference import Change, Difference, paired_edges
+from graphtrain.graph.difference import Change, Difference
 from graphtrain.graph.elements import Edge
 from graphtrain.viz.picture import NUMBERS, START_MARK, TITLE_LENGTH, Arrow, Box, MarkedEdge, Picture, key_of, picture
 from graphtrain.viz.theme import SIGNS
@@ -65,33 +64,23 @@ def _union(before: Graph, after: Graph) -> Graph:
 
 def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Graph) -> Iterator[MarkedEdge]:
     """The edges of a source in both graphs. Those of the first come first: the last edge is that of the main line."""
-    replaced: dict[int, Edge] = {}
-    for former, edge in paired_edges(old, new):
-        if former is not None and edge is not None:
-            replaced[id(edge)] = former
-        if former is not None and (edge is None or edge.target != former.target):
-            yield MarkedEdge(former.target, former.when, _number(old, former), "removed")
-    left = Counter(map(str, old)) & Counter(map(str, new))
-    orders = [[str(edge) for edge in edges if str(edge) in left] for edges in (old, new)]
+    for edge in old:
+        if edge not in new:
+            yield MarkedEdge(edge.target, edge.when, _number(old, edge), "removed")
+    orders = [[edge for edge in edges if edge in old and edge in new] for edges in (old, new)]
     for edge in new:
-        number, former = _number(new, edge), replaced.get(id(edge))
-        if not left[str(edge)]:
-            is_changed = former is not None and former.target == edge.target
-            mark, was = ("changed", former.when or "always") if former is not None and is_changed else ("added", "")
-        else:
-            left[str(edge)] -= 1
-            mark, was, text = "", "", str(edge)
-            if orders[0] != orders[1] and orders[0].index(text) != orders[1].index(text):
-                mark, was = "changed", str(_number(old, next(edge for edge in old if str(edge) == text)))
-            elif edge.when is not None and before.guards.get(edge.when) != after.guards.get(edge.when):
-                mark = "changed"
-        yield MarkedEdge(edge.target, edge.when, number, mark, was)
+        mark, was = "", ""
+        if edge not in old:
+            mark = "added"
+        elif orders[0] != orders[1] and orders[0].index(edge) != orders[1].index(edge):
+            mark, was = "changed", str(_number(old, edge))
+        elif edge.when is not None and before.guards.get(edge.when) != after.guards.get(edge.when):
+            mark = "changed"
+        yield MarkedEdge(edge.target, edge.when, _number(new, edge), mark, was)
 
 
 def _number(edges: tuple[Edge, ...], edge: Edge) -> int | None:
-    if len(edges) < 2:
-        return None
-    return 1 + next(position for position, candidate in enumerate(edges) if candidate is edge)
+    return 1 + edges.index(edge) if len(edges) > 1 else None
 
 
 def _marked(box: Box, marks: Mapping[str, str], changes: list[Change]) -> Box:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.graph.canonical import value_text
-from graphtrain.graph.elements import Drawable, Edge, Node, is_computed, kind_text, settings_of
+from graphtrain.graph.elements import Drawable, Node, is_computed, kind_text, settings_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -80,7 +80,7 @@ class Change:
         before, after = self.values
         if self.how != "changed":
             return f"{one_line(self.subject)} {self.how}"
-        return f"{one_line(self.subject)} {'now' if self.what == 'edge' else before} -> {after}"
+        return f"{one_line(self.subject)} {before} -> {after}"
 
 
 @final
@@ -99,9 +99,10 @@ class Difference(Drawable):
     >>> print(difference)
     ~ finish.after 10 epochs -> 20 epochs
     + node pause (choice -> zero_grad)
-    ~ edge step -> zero_grad now -> pause
+    - edge step -> zero_grad
+    + edge step -> pause
     >>> [change.path for change in difference.changes if change.how == "added"], bool(fit.diff(fit))
-    (['pause'], False)
+    (['pause', 'step'], False)
     """
 
     before: Graph
@@ -149,9 +150,8 @@ def changes(before: Graph, after: Graph, inside: str = "") -> Iterator[Change]:
         if (source in before.nodes) != (source in after.nodes):
             continue  # they are described with the node
         former, edges = before.edges.get(source, ()), after.edges.get(source, ())
-        for pair in paired_edges(former, edges):
-            old_edge, new_edge = (None if edge is None else str(edge) for edge in pair)
-            yield Change("edge", inside, source, old_edge, new_edge)
+        yield from (Change("edge", inside, source, str(edge), None) for edge in former if edge not in edges)
+        yield from (Change("edge", inside, source, None, str(edge)) for edge in edges if edge not in former)
         order = ", ".join(str(edge) for edge in former if edge in edges)
         new_order = ", ".join(str(edge) for edge in edges if edge in former)
         if order != new_order:
@@ -192,28 +192,6 @@ def _words(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(value)}]"
     return value if isinstance(value, str) else show_value(value)
-
-
-def paired_edges(before: tuple[Edge, ...], after: tuple[Edge, ...]) -> list[tuple[Edge | None, Edge | None]]:
-    """How the edges of a node have changed: each that only one of the graphs has, with the edge that replaces it.
-
-    An edge with the same guard and another target replaces a former edge, as does one with another guard and the same
-    target.
-
-    >>> paired_edges((Edge("a", "late"), Edge("b")), (Edge("c", "late"), Edge("b")))[0][1].target
-    'c'
-    """
-    removed = [edge for edge in before if edge not in after]
-    added = [edge for edge in after if edge not in before]
-    pairs: list[tuple[Edge | None, Edge | None]] = []
-    for field in ("when", "target"):
-        for old in list(removed):
-            new = next((edge for edge in added if getattr(edge, field) == getattr(old, field)), None)
-            if new is not None:
-                pairs.append((old, new))
-                removed.remove(old)
-                added.remove(new)
-    return [*pairs, *((old, None) for old in removed), *((None, new) for new in added)]
 
 
 def _described(graph: Graph, node: Node | None) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -297,7 +296,6 @@ def _dry(node: Node, every: str, after: str) -> Node:
 # ---- readable text: what ``print(graph)`` shows
 
 _WIDEST = 48  # characters of a column; a wider text has a line to itself
-_CLOCK_WIDTH = 100  # characters
 
 
 def _readable(graph: Graph, indent: str) -> Iterator[str]:
@@ -324,9 +322,8 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
             yield from _readable(body, indent + "  ")
     width = _width(graph.guards)
     guards = [f"{one_line(name):<{width}}  {one_line(expression)}" for name, expression in graph.guards.items()]
-    units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
-    clock = textwrap.wrap(units.replace(" = ", "\0=\0"), _CLOCK_WIDTH)  # breaks between units, not inside one
-    for heading, lines in (("guards", guards), ("clock", [line.replace("\0", " ") for line in clock])):
+    clock = [one_line(f"{unit} = {field}") for unit, field in graph.units.items()]
+    for heading, lines in (("guards", guards), ("clock", clock)):
         yield from (f"{indent}{'' if number else heading:<6}  {line}" for number, line in enumerate(lines))
 
 

@@ -42,18 +42,15 @@ class HookPlace(NamedTuple):
     split: str = ""
 
 
-def _evaluation(word: str, split: str, run: str) -> dict[str, HookPlace]:
-    """The places of a graph that evaluates or predicts."""
-    batch, end = ("eval_batch", "predict_batch"), ("end_evaluation", "end_prediction")
-    start = HookPlace(f"before the first batch of a {run}", "after", ("begin_evaluation",), "next_batch", split)
-    return {
-        f"on_{word}_start": start,
-        f"on_{word}_batch_start": HookPlace(f"before each batch of a {run}", "before", batch, "", split),
-        f"on_{word}_batch_end": HookPlace(f"after each batch of a {run}", "after", batch, "", split),
-        f"on_{word}_epoch_end": HookPlace(f"after the last batch of a {run}, before its row", "before", end, "", split),
-    }
-
-
+# The graphs that evaluate: the word in the names of their places, and their `split`.
+_EVALUATIONS = {"validation": "val", "test": "test", "predict": "predict"}
+_BATCH, _END = ("eval_batch", "predict_batch"), ("end_evaluation", "end_prediction")
+_OF_AN_EVALUATION: Mapping[str, HookPlace] = {
+    "start": HookPlace("before the first batch", "after", ("begin_evaluation",), "next_batch"),
+    "batch_start": HookPlace("before each batch", "before", _BATCH),
+    "batch_end": HookPlace("after each batch", "after", _BATCH),
+    "epoch_end": HookPlace("after the last batch, before its row", "before", _END),
+}
 _OF_A_STEP = "once a window is complete, before its gradients are clipped"
 # In the order in which a run comes to them.
 HOOKS: Mapping[str, HookPlace] = {
@@ -65,10 +62,12 @@ HOOKS: Mapping[str, HookPlace] = {
     "on_before_zero_grad": HookPlace("after a step, before gradients are cleared", "before", ("zero_grad",)),
     "on_train_batch_end": HookPlace("after each batch, stepped or not", "into", ("decide",)),
     "on_train_epoch_end": HookPlace("after an epoch, before it is validated", "after", ("end_epoch",), "decide"),
-    **_evaluation("validation", "val", "validation"),
+    **{
+        f"on_{word}_{name}": place._replace(split=split)
+        for word, split in _EVALUATIONS.items()
+        for name, place in _OF_AN_EVALUATION.items()
+    },
     "on_validation_end": HookPlace("after a validation, with its row", "after", ("validate",), "decide"),
-    **_evaluation("test", "test", "test"),
-    **_evaluation("predict", "predict", "prediction"),
     "on_train_end": HookPlace("once, when the run ends", "before", (END,)),
 }
 

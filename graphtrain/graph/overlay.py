@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +78,7 @@ class Edit:
         return self.verb == "guard" and self.arguments.get("expression") is not None
 
 
-def with_edits(
-    graph: Graph,
-    edits: Iterable[Edit],
-    problems: list[Problem],
-    apply: Callable[[Graph, Edit], Graph] = lambda graph, edit: edit.applied(graph),
-) -> tuple[Graph, list[Edit]]:
+def with_edits(graph: Graph, edits: Iterable[Edit], problems: list[Problem]) -> tuple[Graph, list[Edit]]:
     """The graph with edits in order, and those whose nodes are missing.
 
     One that cannot be made adds to the problems, but not for missing nodes if it has `if_there`.
@@ -91,7 +86,7 @@ def with_edits(
     missing: list[Edit] = []
     for edit in edits:
         try:
-            graph = apply(graph, edit)
+            graph = _of_overlay(graph, edit) if edit.overlay else edit.applied(graph)
         except (EditError, UsageError, GraphError) as error:
             is_missing = isinstance(error, EditError) and error.is_missing
             missing += [edit] if is_missing else []
@@ -161,7 +156,7 @@ def _composed(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Gr
         edited = with_head(edited, overlay.head, dict.fromkeys(overlay.head, overlay.place))
     edits = sorted((edit for overlay in overlays for edit in overlay.edits), key=lambda edit: not edit.defines_guard)
     required = [edit for edit in edits if not edit.if_there]
-    edited, missing = with_edits(replace(edited, layers=layers), required, problems, _applied)
+    edited, missing = with_edits(replace(edited, layers=layers), required, problems)
     guards = {edit.subject for edit in required if edit.defines_guard}
     is_for_it = not missing and guards <= {*graph.guards, *guards_of(edited.edges, edited.guards)}
     bodies = {name: node.body for name, node in graph.nodes.items() if node.body is not None and not is_for_it}
@@ -176,30 +171,21 @@ def _composed(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Gr
         nodes = {**graph.nodes, fitting[0]: replace(graph.nodes[fitting[0]], body=body)}
         return replace(graph, nodes=nodes, layers=layers), problems, True
     waiting = [*layers.waiting, *(edit for edit in edits if edit.if_there)]
-    edited, waiting = with_edits(edited, waiting, problems, _applied)
+    edited, waiting = with_edits(edited, waiting, problems)
     return replace(edited, layers=replace(edited.layers, waiting=tuple(waiting))), problems, is_for_it
 
 
-def _defined(edit: Edit) -> str:
-    """What an edit defines or removes; empty if it changes something."""
-    if edit.verb in ("insert", "nest", "replace", "remove"):
-        return f"node `{edit.subject}`"
-    if edit.verb == "set" and "use" in edit.arguments:
-        return f"the kind of node `{edit.subject}`"
-    return f"guard `{edit.subject}`" if edit.defines_guard else ""
-
-
-def _applied(graph: Graph, edit: Edit) -> Graph:
-    """The graph with an edit; one that another overlay has made is made once, except that the last setting holds."""
+def _of_overlay(graph: Graph, edit: Edit) -> Graph:
+    """The graph with an edit of an overlay. One that another has made is made once; of settings, the last holds."""
     done = [other for other in graph.layers.done if other.overlay != edit.overlay]
     if edit in done and edit.verb != "set":
         return graph
-    if what := _defined(edit):
-        for other in done:
-            is_same_guard = what.startswith("guard") and (other.verb, other.subject) == (edit.verb, edit.subject)
-            if other != edit and (_defined(other) == what or is_same_guard):
-                message = f"it and `{other.overlay}` do not compose: each changes {what}"
-                raise EditError(message, "leave one of them out")
+    is_defining = edit.defines_guard or edit.verb in ("insert", "nest", "replace", "remove")
+    for other in done:
+        if is_defining and (other.verb, other.subject) == (edit.verb, edit.subject):
+            what = "guard" if edit.defines_guard else "node"
+            message = f"it and `{other.overlay}` do not compose: each changes {what} `{edit.subject}`"
+            raise EditError(message, "leave one of them out")
     node, use = graph.nodes.get(edit.subject), edit.arguments.get("use")
     if edit.verb == "set" and node is not None and use not in (None, node.use) and (node.use != node.name or node.kind):
         message = f"`{edit.subject}` would become a `{use}`, but its kind was chosen, `{node.use}`"

@@ -59,9 +59,7 @@ def _lines_of(text: str) -> dict[tuple[str, ...], int]:
             for part in re.findall(_PART, match[1]):
                 key = (*key, part.strip("\"'"))
                 lines.setdefault(key, number)
-        elif line.lstrip().startswith("{"):
-            lines[*key, str(tables[key])] = number
-        tables[key] += line.lstrip().startswith(("[[", "{"))
+        tables[key] += line.lstrip().startswith("[[")
     return lines
 
 

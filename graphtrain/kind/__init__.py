@@ -7,7 +7,6 @@ from graphtrain.kind.declaration import Repeated as Repeated
 from graphtrain.kind.declaration import Slot as Slot
 from graphtrain.kind.declaration import StepFunction as StepFunction
 from graphtrain.kind.declaration import WrittenBatches as WrittenBatches
-from graphtrain.kind.declaration import copy_of as copy_of
 from graphtrain.kind.fields import EFFECTS as EFFECTS
 from graphtrain.kind.fields import Field as Field
 from graphtrain.kind.fields import derived_clock as derived_clock

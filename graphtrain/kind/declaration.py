@@ -92,27 +92,6 @@ Its results cannot go to slots: each call would read those of the call before.
 
 
 @dataclass(frozen=True)
-class copy_of:  # noqa: N801 - used as a function
-    """A resource that is a copy of another one, for ``@node(makes=...)``: averaged weights, a target network.
-
-    It is made once, when the run is set up and before anything is loaded: a deep copy, whose parameters need no
-    gradients. A resource supplied under its name is used instead.
-
-    Arguments:
-        source: the slot with the resource that is copied; the kind reads it.
-
-    >>> from graphtrain.kind import kind_of, node
-    >>> @node(makes={"target": copy_of("model")})
-    ... def follow(model, target):
-    ...     '''Let `target` follow `model`.'''
-    >>> kind_of(follow).makes["target"].source
-    'model'
-    """
-
-    source: str
-
-
-@dataclass(frozen=True)
 class Read:
     """A slot that a kind reads: required, or with a default that stands for an absent resource."""
 
@@ -133,7 +112,7 @@ class Declared(TypedDict, total=False):
     optional: str | tuple[str, ...]
     varying: str | tuple[str, ...]
     transient: str | tuple[str, ...]
-    makes: Mapping[str, copy_of]
+    copies: Mapping[str, str]
     step_inputs: Mapping[str, str]
     synchronises: bool
     extra_due_fields: Mapping[str, str]
@@ -164,7 +143,7 @@ class Kind:
     idle_without: tuple[str, ...] = dataclasses.field(default=(), init=False)
     varying: tuple[str, ...] = _BY_DEFAULT
     transient: tuple[str, ...] = ()
-    makes: Mapping[str, copy_of] = dataclasses.field(default_factory=dict)
+    copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     step_inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     synchronises: bool = False
     extra_due_fields: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -190,13 +169,13 @@ class Kind:
         read = {read.name for read in (*self.reads, *(self.setup_reads or ()))}
         unknown = f"{{!r}}, which is no parameter; known: {', '.join(self.parameters) or 'none'}"
         flags = {name for name, each in self.fields.items() if self.trigger is not None and each.type in (bool, Any)}
-        copies = {name for name, new in self.makes.items() if isinstance(new, copy_of) and {name, new.source} <= read}
+        copies = {name for name, source in self.copies.items() if {name, source} <= read}
         slots = {slot for slot in (*self.writes, *self.optional) if str(slot).isidentifier()}
         slots -= {slot for slot in self.writes if self.writes.count(slot) > 1}
         rules: tuple[tuple[Iterable[Any], Container[Any], str], ...] = (
             ((*self.writes, *self.optional), slots, "the names of slots are identifiers, each once; got {!r}"),
             (self.transient, self.writes, "transient slot {!r} is not among what it writes"),
-            (self.makes, copies, "it makes {!r}: write copy_of(SLOT), and read both"),
+            (self.copies, copies, "the copy {!r}: it reads the copy and what is copied"),
             (self.extra_due_fields, flags, "also due by {!r}, not a bool field of a kind with a trigger"),
             (self.extra_due_fields.values(), self.parameters, f"due by {unknown}"),
             (self.varying, self.parameters, f"varying {unknown}"),

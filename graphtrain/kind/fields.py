@@ -142,7 +142,7 @@ def progress(
     return Field("", Any, True, default, counts, restarts, target, adds=adds, in_digest=in_digest, stays=stays)
 
 
-class derived_clock(property):  # noqa: N801 - used as a decorator, like property
+class derived_clock(property):  # noqa: N801 - used as a decorator
     """A property that a clock may count by: an exact fraction that grows with an integer counter.
 
     Arguments:
@@ -154,15 +154,9 @@ class derived_clock(property):  # noqa: N801 - used as a decorator, like propert
     They let a trigger compare two integers a batch instead of two fractions (0.1 us against 2 us).
     """
 
-    counter: str
-    restarts: str
-    reach: str
+    def __init__(self, *, counter: str, restarts: str, reach: str) -> None:
+        self.counter, self.restarts, self.reach = counter, restarts, reach
 
-    @classmethod
-    def of(cls, *, counter: str, restarts: str, reach: str) -> Callable[[Callable[[Any], Any]], Any]:
-        def decorate(function: Callable[[Any], Any]) -> derived_clock:
-            clock = cls(function)
-            clock.counter, clock.restarts, clock.reach = counter, restarts, reach
-            return clock
-
-        return decorate
+    def __call__(self, function: Callable[[Any], Any]) -> derived_clock:
+        super().__init__(function)
+        return self

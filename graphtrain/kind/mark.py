@@ -43,8 +43,10 @@ def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack
             value. Default: none of a class; all but the trigger of a function, which gets them at every call.
         transient: written slots that cannot be saved (an iterator, an open graph); no save point while one is alive.
             Default: none.
-        makes: resources that it makes from others, as in ``{"average": copy_of("model")}``, once, before anything is
-            loaded; it reads both. They are saved as any resource, and other nodes read them by name. Default: none.
+        copies: resources that are copies of others, as in ``{"average": "model"}``: averaged weights, a target network.
+            Each is a deep copy, made once, when the run is set up and before anything is loaded, whose parameters need
+            no gradients; a resource supplied under its name is used instead. The kind reads both. They are saved as any
+            resource, and other nodes read them by name. Default: none.
         step_inputs: of a kind that counts batches: the names that a user's step function may take, each with its field,
             as in ``{"epoch": "epoch"}``. Default: nothing.
         synchronises: True if ranks synchronise at every visit, so that it can pass values between them by the resource

@@ -372,8 +372,8 @@ def made_resources(graph: Graph, resources: Mapping[str, Any] | None) -> dict[st
     nodes = [(scope, node) for scope in Scope(graph).with_inner() for node in scope.graph.nodes.values()]
     for scope, node in nodes:
         kind, path = scope.kinds[node.name], f"{scope.path}{node.name}"
-        for slot, copied in kind.makes.items() if kind is not None else ():
-            copy, source = scope.read_by(node, slot), scope.read_by(node, copied.source)
+        for slot, copied in kind.copies.items() if kind is not None else ():
+            copy, source = scope.read_by(node, slot), scope.read_by(node, copied)
             is_made = resources is None or (resources.get(copy.name) is None and resources.get(source.name) is not None)
             if copy.kind == source.kind == "resource" and is_made:
                 of, maker = made.setdefault(copy.name, (source.name, path))

@@ -17,7 +17,8 @@ Edit = Callable[[Graph], Graph]
 # Beyond test_edit.py: what, how, path, before, after.
 EDITS: list[tuple[Edit, list[tuple[str, str, str, str | None, str | None]]]] = [
     (lambda g: g.insert("pause", "choice", after="step"),
-     [("node", "added", "pause", None, "choice -> zero_grad"), ("edge", "changed", "step", "zero_grad", "pause")]),
+     [("node", "added", "pause", None, "choice -> zero_grad"), ("edge", "removed", "step", "zero_grad", None),
+      ("edge", "added", "step", None, "pause")]),
     (lambda g: g.remove("log", to="decide"),
      [("node", "removed", "log", 'log -> decide; every = "50 steps"', None),
       ("edge", "removed", "decide", "log if log_due", None),
@@ -57,8 +58,8 @@ def test_the_order_of_edges_is_a_difference() -> None:
     assert one.after is not None and one.after.startswith(f"{edges[1]}, {edges[0]}, ")
     assert not [one for one in FIT.diff(FIT.disconnect("decide", "log")).changes if one.what == "order"]
     guarded = tuple(Edge("log", "checkpoint_due") if edge.target == "log" else edge for edge in edges)
-    (one,) = FIT.diff(replace(FIT, edges={**FIT.edges, "decide": guarded})).changes
-    assert (one.before, one.after) == ("log if log_due", "log if checkpoint_due")
+    before, after = FIT.diff(replace(FIT, edges={**FIT.edges, "decide": guarded})).changes
+    assert (before.before, after.after) == ("log if log_due", "log if checkpoint_due")
 
 
 def test_what_changes_nothing_does_not_matter() -> None:

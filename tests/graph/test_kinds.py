@@ -18,7 +18,6 @@ from graphtrain import (
     StepFunction,
     Trainer,
     Trigger,
-    copy_of,
     derived_clock,
     node,
     progress,
@@ -83,7 +82,7 @@ class Everything:
     def length(self) -> int:
         return 7
 
-    @derived_clock.of(counter="clipped", restarts="length", reach="reach")
+    @derived_clock(counter="clipped", restarts="length", reach="reach")
     def epochs(self) -> float:
         return 0.5
 
@@ -278,7 +277,6 @@ def test_another_package_adds_kinds_and_graphs_by_entry_points(tmp_path: Path, m
         (1.0, Annotated[float, Above(0), Below(1)], "expected a number > 0 and < 1, got 1.0"),
         (math.inf, Annotated[float, Below(math.inf)], "expected a number < inf, got inf"),
         ("x", complex, 'expected a value of type complex, got "x"'),
-        (10**5000, float, "expected a number, got an integer of thousands of digits"),
         ("x" * 500, int, 'expected an integer, got "' + "x" * 76 + "..."),
     ],
     ids=lambda value: "number" if isinstance(value, int) else repr(value)[:20],
@@ -363,7 +361,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(extra_due_fields={"n": "m"})(thing(n=progress(False), n_type=bool, **PERIODIC)),
      "thing: due by 'm', which is no parameter; known: every, from"),
     (lambda: node(family="colourful")(fn("def f()")), "f: unknown family 'colourful'"),  # type: ignore[call-overload]
-    (lambda: node(makes={"mean": copy_of("model")})(fn("def f(model)")), "f: it makes 'mean': write copy_of(SLOT)"),
+    (lambda: node(copies={"mean": "model"})(fn("def f(model)")), "f: the copy 'mean': it reads the copy"),
     (lambda: node(varying="m")(fn("def f(*, n=1, k=2)")), "f: varying 'm', which is no parameter; known: n, k"),
     (lambda: node(varying="every")(fn("def f(*, every: Trigger)")), "f: 'every' cannot be varying"),
     (lambda: node(thing(at_end=fn("def f(self, model)"))), "thing: at_end: it reads what __call__ reads"),

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import torch
 
-from graphtrain import Above, Trigger, copy_of, node
+from graphtrain import Above, Trigger, node
 
 
-@node(makes={"slow_model": copy_of("model")})
+@node(copies={"slow_model": "model"})
 class Lookahead:
     """Move slow weights a part of the way to those of the model, and let the model go on from there.
 
