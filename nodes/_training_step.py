@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.errors import DataError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
@@ -71,14 +71,6 @@ def divided(loss: torch.Tensor, window: int) -> torch.Tensor:
         hint = 'it is the size of the window: reads = { window = "accumulate.window" }'
         raise UsageError(f"window: expected a number of backward passes > 0, got {window}", hint)
     return loss / window
-
-
-def stand_in_is_missing(path: str) -> DataError:
-    """The error of a rank that has to take part in the passes of a sharded model, and has no batch for it."""
-    return DataError(
-        f"`{path}` runs a sharded model, in which every rank takes part, and this one has no batch in this round",
-        "let `collate_fn` return no None",
-    )
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:

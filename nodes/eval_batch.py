@@ -12,7 +12,7 @@ from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
-from graphtrain.nodes._training_step import count_and_metrics, metrics_of, stand_in_is_missing, without_ask
+from graphtrain.nodes._training_step import count_and_metrics, metrics_of, without_ask
 from graphtrain.nodes.end_evaluation import of_loader
 
 if TYPE_CHECKING:
@@ -129,12 +129,7 @@ class EvalBatch:
 
         Arguments:
             batch: the first of the round.
-
-        Raises:
-            DataError: there is none.
         """
-        if batch is None:
-            raise stand_in_is_missing("eval_batch")
         function = next(filter(None, functions))
         with torch.no_grad():
             _ = function(model, batch) if self._around is None else self._around(function, model, batch)

@@ -9,7 +9,6 @@ from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
-from graphtrain.nodes._training_step import stand_in_is_missing
 
 if TYPE_CHECKING:
     import torch
@@ -60,12 +59,7 @@ class PredictBatch:
 
         Arguments:
             batch: the first of the round.
-
-        Raises:
-            DataError: there is none.
         """
-        if batch is None:
-            raise stand_in_is_missing("predict_batch")
         function = predict_step or _of_model
         with torch.no_grad():
             _ = function(model, batch) if self._around is None else self._around(function, model, batch)

@@ -18,7 +18,6 @@ from graphtrain.nodes._training_step import (
     count_and_metrics,
     divided,
     loss_and_metrics,
-    stand_in_is_missing,
     without_ask,
 )
 
@@ -201,12 +200,7 @@ class TrainBatch(CallsTrainingStep):
 
         Arguments:
             batch: the first of the round.
-
-        Raises:
-            DataError: there is none.
         """
-        if batch is None:
-            raise stand_in_is_missing("train_batch")
         step: Any = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
         with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
             result = step(model, batch) if self._around is None else self._around(step, model, batch)

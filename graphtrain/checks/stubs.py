@@ -16,14 +16,14 @@ from graphtrain.checks.registers import Questions, Registers
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import EPOCH_FIELDS
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.closures import COMPARISONS, Cell, Read, compile_guard, constant, never
+from graphtrain.language.closures import COMPARISONS, Cell, Read, any_of, compile_guard, constant, never
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.changers import changers
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.triggers import Due, any_of
+from graphtrain.program.triggers import Due
 
 LARGE = 5
 _CONNECTIVES = ("not", "and", "or", "if")

@@ -70,7 +70,7 @@ class Weights:
         if not folder.is_dir():
             raise UsageError(f"there is no run in `{self.run_dir}`", "name the directory of a run with --run-dir")
         if self.name is not None:
-            return checkpoint_folder(self.name, self.run_dir, hint="best or newest")
+            return checkpoint_folder(self.name, self.run_dir, hint="--weights takes best, newest, or a name")
         try:
             return checkpoint_folder(BEST, self.run_dir)
         except UsageError:  # nothing is ranked

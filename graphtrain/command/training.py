@@ -385,7 +385,7 @@ def check_resume(resume: str, run_dir: Path | None) -> None:
                 f"--resume never: `{run_dir}` holds a run already", "choose another run directory, or resume the run"
             )
     elif resume != "auto":
-        checkpoint_folder(resume, run_dir, hint="auto, never, or the path of a checkpoint")
+        checkpoint_folder(resume, run_dir, hint="--resume takes auto, never, or the path of a checkpoint")
 
 
 def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> Graph:

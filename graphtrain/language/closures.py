@@ -9,7 +9,7 @@ which would cost twice as much.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from graphtrain.language.syntax import FUNCTIONS, Constant, Expression, FieldOf, Name, Operation, walk
@@ -84,7 +84,8 @@ def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Ce
             negated = inside(operand)
             return lambda: not negated()
         case Operation("and" | "or" as name, operands):
-            return _chain([inside(operand) for operand in operands], stop_at=name == "or")
+            calls = [inside(operand) for operand in operands]
+            return any_of(calls) if name == "or" else _all_of(calls)
         case Operation("if", (condition, then, otherwise)):
             holds, first, second = inside(condition), inside(then), inside(otherwise)
             return lambda: first() if holds() else second()
@@ -108,22 +109,18 @@ def never() -> bool:
     return False
 
 
-def _chain(calls: list[Read], *, stop_at: bool) -> Read:
-    if len(calls) == 2:
-        first, second = calls
-        # Not `first() and second()`, which returns 3 for a slot that holds 3, where `evaluate` returns True; and not
-        # bool(...), which costs one more call.
-        if stop_at:
-            return lambda: True if first() or second() else False  # noqa: SIM210
-        return lambda: True if first() and second() else False  # noqa: SIM210
+def any_of(calls: Sequence[Read]) -> Read:
+    """True if any of these is, evaluated in order."""
+    if len(calls) < 2:
+        return calls[0] if calls else never
+    first, rest = calls[0], any_of(calls[1:])
+    # Not `first() or rest()`, which returns 3 for a slot that holds 3; and not bool(...), which costs one more call.
+    return lambda: True if first() or rest() else False  # noqa: SIM210
 
-    def chain() -> bool:
-        for call in calls:
-            if bool(call()) is stop_at:
-                return stop_at
-        return not stop_at
 
-    return chain
+def _all_of(calls: Sequence[Read]) -> Read:
+    first, rest = calls[0], _all_of(calls[1:]) if len(calls) > 2 else calls[1]
+    return lambda: True if first() and rest() else False  # noqa: SIM210
 
 
 def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Read:

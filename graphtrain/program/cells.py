@@ -10,12 +10,12 @@ from typing import Annotated, Any, get_args, get_origin
 from graphtrain.errors import ExpressionError, UsageError
 from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
-from graphtrain.language.closures import Cell, compile_guard, constant, never, stored
+from graphtrain.language.closures import Cell, any_of, compile_guard, constant, never, stored
 from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import Ref
 from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
-from graphtrain.program.triggers import Due, Every, any_of
+from graphtrain.program.triggers import Due, Every
 
 Get = Callable[[], Any]
 

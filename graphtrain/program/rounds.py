@@ -91,9 +91,9 @@ class Rounds:
                 "use `train_batch`; or give it one, if it calls `backward()` alone, and not `torch.autograd.grad`",
             )
         writes = node.plan_node.own_writes
-        slots_read = {ref.path for _, ref in node.plan_node.reads if ref.kind == "slot"}
-        is_direct = not slots_read.isdisjoint(source.plan_node.own_writes)
-        call = self._call_of(idle, node) if idle is not None and is_direct else None
+        required = slots_of(ref for read, ref in node.plan_node.reads if read.required)
+        stand_ins = [path for path in required if path in source.plan_node.own_writes]
+        call = self._call_of(idle, node) if idle is not None and stand_ins else None
         has_batch, fields = self._has_batch(source), source.fields
 
         def forward(act: Act) -> None:
@@ -102,13 +102,14 @@ class Rounds:
                 reshard(module)
 
         def take_part() -> None:
-            if call is None and fields[ROUND] < agreement.world_size:
+            is_stood_in = call is not None and all(slots[path] is not None for path in stand_ins)
+            if not (is_stood_in or (has_batch() and fields[ROUND] >= agreement.world_size)):
                 raise UsageError(
                     f"`{node.path}` runs a sharded model, in which every rank takes part, and this round has batches "
                     f"for {fields[ROUND]} of {agreement.world_size}",
                     "give epochs and windows batches for all ranks, as by drop_last and a whole number of rounds",
                 )
-            if has_batch() or call is None:
+            if call is None or has_batch():
                 forward(act)
                 return
             kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}

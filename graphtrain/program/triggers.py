@@ -16,7 +16,7 @@ from typing import Any, final
 from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
 from graphtrain.kind.trigger import Term, Trigger, next_multiple
-from graphtrain.language.closures import never
+from graphtrain.language.closures import any_of
 from graphtrain.program.bind import Clock, CountedTerm, Program, ProgramNode
 
 Due = Callable[[], bool]
@@ -148,14 +148,6 @@ def start_triggers(nodes: Iterable[ProgramNode]) -> None:
             except UsageError as error:
                 name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
                 raise UsageError(f"{name}: {error.message}", error.hint) from None
-
-
-def any_of(calls: Sequence[Due]) -> Due:
-    """True if any of these is, evaluated in order."""
-    if len(calls) < 2:
-        return calls[0] if calls else never
-    first, rest = calls[0], any_of(calls[1:])
-    return lambda: first() or rest()
 
 
 def _least_number(amount: int | Fraction) -> int | float:
