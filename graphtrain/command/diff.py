@@ -12,14 +12,13 @@ from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import renamings
 from graphtrain.graph import Graph
-from graphtrain.graph.difference import Change
+from graphtrain.graph.difference import SIGNS, Change
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.lazy import imported
 from graphtrain.storage.named import holds_a_graph, saved_graph
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
-_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 @command(
@@ -56,7 +55,7 @@ def diff(
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if rows:
-        signed = [(_SIGNS[how], *cells) for how, *cells in rows]
+        signed = [(SIGNS[how], *cells) for how, *cells in rows]
         printed.print(table(["", "what", "where", "before", "after"], signed, styles=[_STYLES[row[0]] for row in rows]))
     if output is not None:
         click.echo(f"wrote {imported('graphtrain.viz.render').render(difference, output)}")

@@ -15,7 +15,7 @@ from graphtrain.printable import one_line
 if TYPE_CHECKING:
     from graphtrain.graph.graph import Graph
 
-_SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
+SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 _OF_A_NODE: tuple[str, ...] = ("kind", "parameter", "reads", "writes")
 _OF_A_GRAPH: tuple[str, ...] = ("start", "outputs", "optional", "optimizer")
 _ABSENT: Mapping[str, str] = {"parameter": "default", **dict.fromkeys(("reads", "writes", "optimizer"), "as named")}
@@ -115,7 +115,7 @@ class Difference(Drawable):
             details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
             # The sign stands for the verb.
             words = one_line(change.subject) + details.format("".join(change.values))
-            lines.append(f"{_SIGNS[change.how]} {change if change.how == 'changed' else words}")
+            lines.append(f"{SIGNS[change.how]} {change if change.how == 'changed' else words}")
         return "\n".join(lines)
 
     __repr__ = __str__
