@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
 
 from graphtrain.kind import progress
 from graphtrain.kind.parameter import Metric, Mode, known_mode
@@ -12,7 +11,7 @@ from graphtrain.kind.parameter import Metric, Mode, known_mode
 class FollowsMetric:
     """Keeps each value of a metric until the next visit."""
 
-    monitor: Annotated[str, Metric()] = "val/loss"
+    monitor: Metric = "val/loss"
     mode: Mode | None = None
 
     recorded: bool = progress(False)

@@ -57,7 +57,7 @@ class Checkpoint:
     keep: Annotated[int, Above(0)] = 2
     mode: Literal["async", "sync"] = "async"
     if_failed: Literal["stop", "continue"] = "stop"
-    best: Annotated[str, Metric()] | None = None
+    best: Metric | None = None
     best_mode: Mode | None = None
     keep_best: Annotated[int, Above(0)] = 1
 

@@ -19,8 +19,9 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from graphtrain.kind.fields import EPOCH_FIELDS, ON_GRADIENTS, Action, Field, action_of
-from graphtrain.kind.parameter import REQUIRED, Metric, Mode, Parameter, is_trigger, marks_of
+from graphtrain.kind.parameter import REQUIRED, Metric, Mode, Parameter
 from graphtrain.kind.signatures import descriptions_of
+from graphtrain.kind.trigger import Trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
@@ -190,6 +191,11 @@ class Kind:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
+    def _typed(self, annotation: Any) -> str:
+        """The first parameter of a type, or of a union with it; empty for none."""
+        types = {name: (each.annotation, *get_args(each.annotation)) for name, each in self.parameters.items()}
+        return next((name for name, members in types.items() if annotation in members), "")
+
     def has(self, method: str) -> bool:
         """True if the class defines a method that a kind may have, such as `at_end` or `on_metrics`."""
         return inspect.isclass(self.implementation) and callable(getattr(self.implementation, method, None))
@@ -216,13 +222,9 @@ class Kind:
         return self.fields.keys() >= EPOCH_FIELDS
 
     @functools.cached_property
-    def trigger(self) -> Literal["every", "after"] | None:
-        """The name of its trigger parameter, if it has one."""
-        names: tuple[Literal["every", "after"], ...] = ("every", "after")
-        for name in names:
-            if name in self.parameters and is_trigger(self.parameters[name].annotation):
-                return name
-        return None
+    def trigger(self) -> str | None:
+        """The name of its trigger parameter, "every" or "after", if it has one."""
+        return self._typed(Trigger) or None
 
     @property
     def records(self) -> str:
@@ -237,14 +239,12 @@ class Kind:
     @property
     def monitor(self) -> str:
         """The parameter that names a recorded metric; empty for none."""
-        marks = {name: marks_of(each.annotation) for name, each in self.parameters.items()}
-        return next((name for name in marks if any(isinstance(mark, Metric) for mark in marks[name])), "")
+        return self._typed(Metric)
 
     @property
     def mode(self) -> str:
         """The parameter that says whether small or large values of `monitor` are good; empty for none."""
-        types = {name: (each.annotation, *get_args(each.annotation)) for name, each in self.parameters.items()}
-        return next((name for name, members in types.items() if Mode in members), "") if self.monitor else ""
+        return self._typed(Mode) if self.monitor else ""
 
     @property
     def descriptions(self) -> dict[str, str]:

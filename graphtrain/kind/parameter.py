@@ -39,13 +39,9 @@ class Below:
     bound: float
 
 
-@dataclass(frozen=True)
-class Metric:
-    """Marks the parameter that names a metric: ``monitor: Annotated[str, Metric()]``.
-
-    A metric that no row has is an error once there are rows. If the kind also has a parameter of the type `Mode`, that
-    says whether small or large values are good.
-    """
+Metric = Annotated[str, "the name of a metric"]
+"""Annotation of the parameter that names a metric: ``monitor: Metric``. One that no row has is an error, once there are
+rows. A parameter of the type `Mode` then says whether small or large values are good."""
 
 
 @dataclass(frozen=True)

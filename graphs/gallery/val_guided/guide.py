@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from graphtrain import Metric, UsageError, node, parameters_of
 
@@ -32,7 +32,7 @@ class Guide:
     []
     """
 
-    metric: Annotated[str, Metric()] = "guiding/loss"
+    metric: Metric = "guiding/loss"
 
     def __call__(self, optimizer: Any, metrics: Mapping[str, float]) -> None:
         if not (value := metrics.get(self.metric, 0.0)) > 0:
