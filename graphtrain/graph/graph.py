@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -46,7 +47,7 @@ class Graph(Drawable):
             bind it themselves. Default: that of the enclosing graph, or the resource `optimizer`.
         allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
         source: the file it was read from; edits keep it. Default: none.
-        layers: what overlays have added; edits keep it. Default: nothing.
+        layers: its overlays; edits keep them. Default: none.
 
     >>> graph = Graph.load("fit").set("accumulate", every=4)
     >>> graph, graph.nodes["accumulate"]
@@ -292,6 +293,7 @@ def _dry(node: Node, every: str, after: str) -> Node:
 # ---- readable text: what ``print(graph)`` shows
 
 _WIDEST = 48  # characters of a column; a wider text has a line to itself
+_CLOCK_WIDTH = 100  # characters
 
 
 def _readable(graph: Graph, indent: str) -> Iterator[str]:
@@ -318,8 +320,9 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
             yield from _readable(body, indent + "  ")
     width = _width(graph.guards)
     guards = [f"{one_line(name):<{width}}  {one_line(expression)}" for name, expression in graph.guards.items()]
-    clock = [one_line(f"{unit} = {field}") for unit, field in graph.units.items()]
-    for heading, lines in (("guards", guards), ("clock", clock)):
+    units = one_line(", ".join(f"{unit} = {field}" for unit, field in graph.units.items()))
+    clock = textwrap.wrap(units.replace(" = ", "\0=\0"), _CLOCK_WIDTH)  # breaks between units, not inside one
+    for heading, lines in (("guards", guards), ("clock", [line.replace("\0", " ") for line in clock])):
         yield from (f"{indent}{'' if number else heading:<6}  {line}" for number, line in enumerate(lines))
 
 
