@@ -223,8 +223,8 @@ def test_a_new_name_reaches_everything_that_reads_the_old_one() -> None:
     ("text", "renamed"),
     [
         ("'é step.x' == a and step.steps > step.runs", "'é step.x' == a and s.steps > s.runs"),
-        ("(other.x\n  and step.x\n  or a.step)", "(other.x\n  and s.x\n  or a.step)"),
-        ("\n step . x\n and step.y", "\n s . x\n and s.y"),
+        ("(other.x\n  and step.x\n  or a.step)", "(other.x and s.x or a.step)"),
+        ("\n step . x\n and step.y", "s . x and s.y"),
         ("step and steps.x and a.step", "step and steps.x and a.step"),
     ],
 )
