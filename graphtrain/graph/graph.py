@@ -260,13 +260,17 @@ class Graph(Drawable):
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file, or raise a UsageError if it exists."""
+    """Write a file, or raise a UsageError if it exists; none is left behind if the disk refuses."""
+    is_new = False
     try:
         with path.open("xb") as file:
+            is_new = True
             file.write(content)
     except FileExistsError:
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name") from None
     except OSError as error:
+        if is_new:
+            path.unlink(missing_ok=True)
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
 
 

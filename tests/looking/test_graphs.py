@@ -265,11 +265,12 @@ def test_a_table_of_what_differs(command: Command, folder: Path) -> None:
     result = command("diff", "fit", "my.toml")
     assert (result.code, result.err) == (0, "")
     lines = [line.split() for line in result.out.splitlines()]
-    assert lines[0] == ["fit", "->", "my.toml:", "3", "differences"]
+    assert lines[0] == ["fit", "->", "my.toml:", "4", "differences"]
     assert [line for line in lines if line[0] in "+-~"] == [
         ["~", "parameter", "finish.after", "10", "epochs", "2", "epochs"],
         ["+", "node", "pause", "choice", "->", "zero_grad"],
-        ["~", "edge", "step", "zero_grad", "pause"],
+        ["-", "edge", "step", "zero_grad"],
+        ["+", "edge", "step", "pause"],
     ]
 
 
