@@ -136,17 +136,12 @@ def with_head(graph: Graph, head: Mapping[str, Any], places: Mapping[str, str]) 
     return replace(graph, **{**head, "allow": tuple(allow)}, places={**graph.places, **places})
 
 
-def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem]]:
-    """The graph with overlays, and a problem for each edit that cannot be made.
+def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem], bool]:
+    """The graph with overlays, a problem for each edit that cannot be made, and whether they are for this graph.
 
     Overlays are for the outermost graph with the nodes that they name. Guards are defined first, so that each overlay
     may widen them; then the edits are made in order, those with `if_there` as soon as their nodes exist.
     """
-    return _composed(graph, overlays, where)[:2]
-
-
-def _composed(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem], bool]:
-    """The graph with overlays, the problems, and whether they are for this graph or for one in it."""
     layers, edited, problems = graph.layers, graph, list[Problem]()
     for overlay in overlays:
         if overlay.name in layers.names:
@@ -160,7 +155,7 @@ def _composed(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Gr
     guards = {edit.subject for edit in required if edit.defines_guard}
     is_for_it = not missing and guards <= {*graph.guards, *guards_of(edited.edges, edited.guards)}
     bodies = {name: node.body for name, node in graph.nodes.items() if node.body is not None and not is_for_it}
-    inside = {name: _composed(body, overlays, where) for name, body in bodies.items()}
+    inside = {name: with_overlays(body, overlays, where) for name, body in bodies.items()}
     fitting = [name for name, (_, _, is_fitting) in inside.items() if is_fitting]
     if len(fitting) > 1:
         message = f"overlay `{overlays[-1].name}` fits several nested graphs: {quoted(fitting)}"

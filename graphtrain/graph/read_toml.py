@@ -136,7 +136,7 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> tuple[Graph, l
     """
     reader = Reader(type(graph))
     overlays = [_read_overlay(source, reader) for source in sources]
-    graph, problems = with_overlays(graph, overlays, graph.title)
+    graph, problems, _ = with_overlays(graph, overlays, graph.title)
     return graph, [*reader.problems, *problems]
 
 
@@ -328,7 +328,7 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     except UsageError as error:
         reader.problem("G004", ("extends",), f"extends: {error.message}", error.hint)
         return graph
-    graph, conflicts = with_overlays(graph, overlays, reader.place("extends"))
+    graph, conflicts, _ = with_overlays(graph, overlays, reader.place("extends"))
     reader.problems.extend(conflicts)
     head = _head(data, reader)
     graph = with_head(replace(graph, name=name), head, {key: reader.place(key) for key in head})

@@ -264,12 +264,11 @@ class Kind:
     @property
     def may_return_slots(self) -> bool:
         """True if it is given a user's step function that may return values for further slots."""
-        return any("a step function" in read.holds for read in self.reads) and not self.repeats_step
+        return self.takes("a step function") and not self.takes("a repeated step function")
 
-    @property
-    def repeats_step(self) -> bool:
-        """True if a visit may call its step function several times."""
-        return any("a repeated step function" in read.holds for read in self.reads)
+    def takes(self, what: Holds) -> bool:
+        """True if a visit is given a slot that holds this."""
+        return any(what in read.holds for read in self.reads)
 
     @property
     def may_record_rows(self) -> bool:

@@ -13,9 +13,6 @@ EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train", "forget")
 
 # `restarts` of a field that belongs to the gradients of the node's optimizer, and is cleared with them.
 GRADIENTS = "gradients"
-# The fields of a kind with a counter of a window, by their names: the size of the open window, and whether that is
-# reached. The last value of the counter is `last_` and its name.
-WINDOW, FULL, LAST = "window", "full", "last_"
 # Of a node that gives all ranks batches, or parts of them: how many ranks got one in its last round.
 ROUND = "round_batches"
 # Of a node that may leave out ranks: true on those left out.
@@ -94,7 +91,7 @@ class Field:
         if self.counts is None:
             return field
         others = {each for each in names if each != name}
-        last, window, full = ((each if each in others else None) for each in (f"{LAST}{name}", WINDOW, FULL))
+        last, window, full = ((each if each in others else None) for each in (f"last_{name}", "window", "full"))
         return replace(field, last=last, window=window, full=full if window else None)
 
 
