@@ -139,18 +139,8 @@ class Scope:
             slots = body.read - body.written if body is not None else kind.slots if kind is not None else ()
             for target in (*node.reads.values(), *(self.named_by(node, slot) for slot in slots)):
                 for text in (target,) if isinstance(target, str) else target:
-                    names |= self._slots_in(text)
+                    names |= _slots_in(self, text)
         return names
-
-    def _slots_in(self, text: str) -> set[str]:
-        """The slots that a text names; none where it is a field, or cannot be parsed."""
-        if text.isidentifier() or field_of(text) is not None:
-            return {text} if text.isidentifier() else set()
-        try:
-            parsed = self.parse(text)
-        except GuardSyntaxError:
-            return set()
-        return {part.name for part in walk(parsed) if isinstance(part, Name)} - self.graph.guards.keys()
 
     @property
     def has_unknown_kind(self) -> bool:
@@ -409,3 +399,14 @@ _PLAIN: dict[Any, ValueType] = {
     str: "string",
     Any: "unknown",
 }
+
+
+def _slots_in(scope: Scope, text: str) -> set[str]:
+    """The slots that a text names; none where it is a field, or cannot be parsed."""
+    if text.isidentifier() or field_of(text) is not None:
+        return {text} if text.isidentifier() else set()
+    try:
+        parsed = scope.parse(text)
+    except GuardSyntaxError:
+        return set()
+    return {part.name for part in walk(parsed) if isinstance(part, Name)} - scope.graph.guards.keys()
