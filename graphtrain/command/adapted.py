@@ -1,4 +1,4 @@
-"""A LightningModule as a script: `graphtrain run --lightning MODULE:CLASS`, and `show`."""
+"""A script, or a LightningModule in its place, as the words of a command name it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from graphtrain.command.run import Script
-from graphtrain.command.script import import_script, split_script
+import click
+
+from graphtrain.command.cli import options
+from graphtrain.command.script import Script, import_script, split_script
 from graphtrain.command.settings import setup_arguments
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -98,3 +101,73 @@ def _class_of(named: str) -> tuple[Path | None, Callable[..., Any]]:
         close = nearest(name, [each for each, value in vars(module).items() if isinstance(value, type)])
         raise UsageError(f"`{place}` has no class `{name}`", f"did you mean {place}:{close}?" if close else "")
     return file, made
+
+
+# Those that stand in for a script.
+ADAPTER_OPTIONS = ("lightning", "data")
+adapter_options = options(
+    click.option("--lightning", metavar="MODULE:CLASS", help="A LightningModule in place of a script."),
+    click.option("--data", metavar="MODULE:CLASS", help="With --lightning: its LightningDataModule."),
+)
+script_argument = click.argument("script", default="", metavar="[SCRIPT[:FUNCTION]]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOrClass:
+    """What the words of a command name: a script, or a class that an adapter trains.
+
+    Attributes:
+        script: ``SCRIPT[:FUNCTION]``; empty for a class.
+        lightning, data: as of `RunOptions`.
+    """
+
+    script: str = ""
+    lightning: str | None = None
+    data: str | None = None
+
+    @property
+    def words(self) -> list[str]:
+        """Those by which commands name it.
+
+        >>> ScriptOrClass(lightning="net.py:Net", data="net.py:Data").words
+        ['--lightning', 'net.py:Net', '--data', 'net.py:Data']
+        """
+        named = {name: getattr(self, name) for name in ADAPTER_OPTIONS}
+        options = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
+        return [self.script] if self.script else options
+
+    def program(self, values: Callable[[], Mapping[str, Any]] = dict) -> Script:
+        """The script, which is imported, or what the adapter makes of the class.
+
+        Arguments:
+            values: returns the settings by which an adapter makes its graph. Default: none.
+
+        Raises:
+            UsageError: there is no such script, function or class.
+        """
+        if self.script:
+            return Script.of_script(self.script)
+        made = adapted(self.lightning or "", self.data, values)
+        return replace(made, source=self.words)
+
+    def imported_again(self) -> Script:
+        """The program of a new import of its files, with new global variables."""
+        for word in (self.script, self.lightning, self.data):
+            file, _ = split_script(word or "")
+            if file.suffix == ".py":
+                sys.modules.pop(file.stem, None)
+        return self.program()
+
+
+def script_or_class(script: str, settings: Sequence[str], **options: Any) -> tuple[ScriptOrClass, list[str]]:
+    """What the words of a command name, and its settings, of which `script` is one if a class is named.
+
+    Raises:
+        click.UsageError: neither is named.
+    """
+    if options["lightning"] is None:
+        if not script:
+            missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
+            raise click.UsageError(missing, click.get_current_context())
+        return ScriptOrClass(script=script), [*settings]
+    return ScriptOrClass(**options), [*filter(None, [script]), *settings]

@@ -16,10 +16,10 @@ from typing import Any
 
 import click
 
+from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.failure import STOPPED
 from graphtrain.command.output import ignore, notify_once
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.run import ScriptOrClass
 from graphtrain.command.script import load_graph
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph

@@ -17,8 +17,8 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.listing import age
+from graphtrain.command.options import OF_THE_END, OF_THE_START, resume_command, without
 from graphtrain.command.output import shown, shown_number
-from graphtrain.command.run import OF_THE_END, OF_THE_START, resume_command, without
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.report.remedies import lacks_a_check, replay_of_validation
 from graphtrain.report.run import Run, command_of, newest_manifest, script_in, why

@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
+from graphtrain.command.adapted import adapted, adapter_options
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
-from graphtrain.command.run import adapter_options
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -167,7 +167,6 @@ def show(
     """
     words = [*filter(None, [graph]), *settings]
     if lightning is not None:
-        from graphtrain.command.adapted import adapted
         from graphtrain.command.settings import split_settings
 
         shown = load_graph(

@@ -39,7 +39,8 @@ def main(setup: Callable[..., Any]) -> None:
             "write main(setup), without parentheses after setup",
         )
     words, file = _program()
-    from graphtrain.command.run import Script, program_command
+    from graphtrain.command.run import program_command
+    from graphtrain.command.script import Script
 
     name = getattr(setup, "__name__", "setup")
     program = Script(

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
+from graphtrain.command.adapted import adapter_options, script_argument, script_or_class
 from graphtrain.command.cli import command, launched, overlay_option, processes_option, settings_argument
-from graphtrain.command.run import adapter_options, script_argument, script_or_class, without
+from graphtrain.command.options import without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 

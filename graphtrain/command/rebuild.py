@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from graphtrain.checks import checked_graph
+from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.output import ignore
-from graphtrain.command.run import Script, ScriptOrClass
+from graphtrain.command.script import Script
 from graphtrain.command.set_up import set_up, warm_start
 from graphtrain.command.settings import (
     arguments_in_force,

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.failure import FAILED
 from graphtrain.command.output import console, counted, escaped, ignore, notify_once, print_lines, table
 from graphtrain.command.rebuild import TrainerFactory
-from graphtrain.command.run import ScriptOrClass
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar

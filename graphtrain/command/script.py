@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -185,3 +186,38 @@ def graph_of_module(module: ModuleType, script: str) -> Graph | str | Path:
             "give the value another name",
         )
     return graph
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script or program to run.
+
+    Attributes:
+        function: the name of the setup.
+        file: where it is; None for a program that has no file.
+        words: the beginning of the command line, before the words of its user: ``["python", "train.py"]``.
+        source: the words that name it for other commands: ``["train.py:setup"]``; none where they cannot.
+        own_graph: returns its graph, which is used if the command line names none.
+    """
+
+    setup: Callable[..., Any]
+    function: str
+    file: Path | None
+    words: Sequence[str]
+    source: Sequence[str]
+    own_graph: Callable[[], Graph | str | Path]
+
+    @property
+    def name(self) -> str:
+        """The setup in messages: ``"train.py:setup"``."""
+        return self.function if self.file is None else f"{self.file.name}:{self.function}"
+
+    @classmethod
+    def of_script(cls, script: str) -> Script:
+        """That of ``SCRIPT[:FUNCTION]``, which is imported.
+
+        Raises:
+            UsageError: there is no such script or function.
+        """
+        path, name, setup = setup_function(script)
+        return cls(setup, name, path, ["graphtrain"], [script], lambda: script_graph(script))

@@ -15,9 +15,9 @@ from typing import Any, final
 
 from graphtrain.checks import checked_graph
 from graphtrain.command.failure import STOPPED
+from graphtrain.command.options import RunOptions, resume_command, without
 from graphtrain.command.output import notify_once
-from graphtrain.command.run import RunOptions, Script, resume_command, without
-from graphtrain.command.script import load_graph
+from graphtrain.command.script import Script, load_graph
 from graphtrain.command.set_up import SetUp, named_weights, set_up, warm_start
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.data.samplers import length_of

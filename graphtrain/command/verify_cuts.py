@@ -20,8 +20,8 @@ from typing import Literal, final
 
 from graphtrain.command.cli import app
 from graphtrain.command.failure import FAILED
+from graphtrain.command.options import RunOptions
 from graphtrain.command.output import console, counted, notify, print_lines, table
-from graphtrain.command.run import RunOptions
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.outcome import Outcome
 from graphtrain.printable import one_line, printable

@@ -1,0 +1,102 @@
+"""The options of a run, and the command that resumes it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from graphtrain.command.cli import options, overlay_option, processes_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of a run, which are those of the command line: `run_options` has their help."""
+
+    graph: str | None = None
+    overlay: Sequence[str] = ()
+    run_dir: Path | None = None
+    resume: str = "auto"
+    fork: Path | None = None
+    init: Sequence[str] = ()
+    init_only: Sequence[str] = ()
+    rename: Sequence[str] = ()
+    from_setup: str = ""
+    from_saved: bool = False
+    until: str | None = None
+    dry_run: bool = False
+    seed: int = 0
+    device: str = "auto"
+    processes: int | None = None
+    deterministic: bool = False
+    tensorboard: bool = False
+    wandb: bool = False
+    trace: bool = False
+    quiet: bool = False
+    lightning: str | None = None
+    data: str | None = None
+
+
+run_options = options(
+    click.option("--graph", help="A name, a TOML file, another script, or saved. Default: the script's, else fit."),
+    overlay_option,
+    click.option("--run-dir", type=Path, help="Written to, or resumed from. Default: a new folder in runs."),
+    click.option("--resume", default="auto", metavar="WHAT", help="auto, never, best, newest, or a path."),
+    click.option("--fork", type=Path, metavar="RUN", help="Begin a new run from a checkpoint of another."),
+    click.option("--init", multiple=True, metavar="NAME=FILE", help="Load weights, as in model=w.safetensors."),
+    click.option("--init-only", multiple=True, metavar="NAMES", help="Load only names that match 'body.*'."),
+    click.option("--rename", multiple=True, metavar="OLD=NEW", help="The node OLD of the saved graph is NEW now."),
+    click.option("--from-setup", default="", metavar="NAMES", help="When resuming, take these from setup."),
+    click.option("--from-saved", is_flag=True, help="When resuming, keep what was saved."),
+    click.option("--until", metavar="AMOUNT", help="Stop after '500 steps', '2 hours'; to be resumed."),
+    click.option("--dry-run", is_flag=True, help="Run everything once, and write nothing."),
+    click.option("--seed", type=int, default=0, help="Seed of Python, NumPy and torch."),
+    click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
+    processes_option,
+    click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
+    click.option("--tensorboard", is_flag=True, help="Log to TensorBoard too."),
+    click.option("--wandb", is_flag=True, help="Log to Weights and Biases too."),
+    click.option("--trace", is_flag=True, help="Print each transition, and the guards it asked."),
+    click.option("--quiet", is_flag=True, help="Print errors only."),
+)
+
+
+def without(words: Sequence[str], options: Collection[str]) -> list[str]:
+    """The words of a command line without some options.
+
+    Arguments:
+        options: their names, followed by ``=`` if they take a value.
+
+    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
+    ['a.py', '--resume=best']
+    """
+    kept, remaining = [], iter(words)
+    for word in remaining:
+        name, equals, _ = word.partition("=")
+        if word not in options and f"{name}=" not in options:
+            kept.append(word)
+        elif word not in options and not equals:
+            next(remaining, None)
+    return kept
+
+
+# Options for the start of a run, which a resume does not repeat; and limits that have been reached.
+OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
+OF_THE_END = ("--until=",)
+
+
+def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
+    """The command that resumes a run: the one that was typed, without options that no longer apply.
+
+    Arguments:
+        is_reached: True if the run has come to its --until.
+
+    >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
+    'graphtrain run a.py --run-dir s'
+    """
+    kept = without(words, [*OF_THE_START, *(OF_THE_END if is_reached else ())])
+    is_named = any(word.partition("=")[0] == "--run-dir" for word in kept)
+    return shlex.join([*kept, *([] if is_named else ["--run-dir", str(run_dir)])])
