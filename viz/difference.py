@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from graphtrain.graph import Graph
 from graphtrain.graph.difference import Change, Difference
-from graphtrain.graph.elements import Edge
+from graphtrain.graph.elements import Edge, G, GraphData
 from graphtrain.viz.picture import NUMBERS, START_MARK, TITLE_LENGTH, Arrow, Box, MarkedEdge, Picture, key_of, picture
 from graphtrain.viz.theme import SIGNS
 from graphtrain.viz.wording import LINE_LENGTH, first_few, one_line
@@ -22,6 +21,7 @@ def difference_picture(difference: Difference) -> Picture:
     Equal parts are grey. Added ones are green, thick, with ``+``; removed ones orange, dotted, with ``\N{MINUS SIGN}``;
     changed ones blue, double, with ``~``. Differences without a place in the picture are listed above it.
 
+    >>> from graphtrain.graph import Graph
     >>> fit = Graph.load("fit")
     >>> drawn = difference_picture(fit.diff(fit.insert("pause", "choice", after="step")))
     >>> [box.title for box in drawn.boxes if box.mark == "added"]
@@ -48,7 +48,7 @@ def _key(path: str) -> str:
     return key_of(path.split("/"))
 
 
-def _union(before: Graph, after: Graph) -> Graph:
+def _union(before: GraphData, after: G) -> G:
     """A graph with all parts of both; edges inside a node of only one of them look like that node."""
     nodes = {**after.nodes, **{name: node for name, node in before.nodes.items() if name not in after.nodes}}
     for name, node in after.nodes.items():
@@ -62,7 +62,7 @@ def _union(before: Graph, after: Graph) -> Graph:
     return replace(after, nodes=nodes, edges=edges, guards={**before.guards, **after.guards})
 
 
-def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: Graph, after: Graph) -> Iterator[MarkedEdge]:
+def _both(old: tuple[Edge, ...], new: tuple[Edge, ...], before: GraphData, after: GraphData) -> Iterator[MarkedEdge]:
     """The edges of a source in both graphs. Those of the first come first: the last edge is that of the main line."""
     for edge in old:
         if edge not in new:

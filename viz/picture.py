@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Edge, Node
+from graphtrain.graph.elements import END, Edge, GraphData, Node
 from graphtrain.graph.registry import family_of_node, kind_of_node
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
@@ -178,7 +177,7 @@ class Picture:
 
 
 def picture(
-    graph: Graph,
+    graph: GraphData,
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
     bypassed: Collection[str] = (),
@@ -246,7 +245,7 @@ def _pale(box: Box, bypassed: Collection[str]) -> Box:
 _ROLES = ("model", "optimizer", "training_step")
 
 
-def _roles(node: Node, graph: Graph) -> dict[str, str]:
+def _roles(node: Node, graph: GraphData) -> dict[str, str]:
     """The model, the optimizer and the step function of a node, if its mark or the graph names them."""
     kind = kind_of_node(node)
     effects = {action.effect for action in kind.actions} if kind is not None else set()
@@ -257,7 +256,7 @@ def _roles(node: Node, graph: Graph) -> dict[str, str]:
     return {role: texts[role] for role in _ROLES if role in texts}
 
 
-def _level(graph: Graph, inside: str) -> Picture:
+def _level(graph: GraphData, inside: str) -> Picture:
     """One graph, with the graphs nested in it; `inside` is the key of the node whose body it is."""
     roles = {name: _roles(node, graph) for name, node in graph.nodes.items()}
     several = {
@@ -313,7 +312,7 @@ def _target(prefix: str, name: str) -> str:
     return prefix + (END_MARK if name == END else key_of([name]))
 
 
-def _used(graph: Graph) -> dict[str, Node]:
+def _used(graph: GraphData) -> dict[str, Node]:
     """The nodes of a graph; for a graph with problems also the names it uses without declaring them."""
     names = [graph.start, *graph.edges, *(edge.target for edges in graph.edges.values() for edge in edges)]
     return {**graph.nodes, **{name: Node(name, name) for name in names if name not in graph.nodes and name != END}}
@@ -338,12 +337,13 @@ def _box(node: Node, key: str, inside: str, declared: bool, main: bool) -> Box:
 Place = tuple[str, int]  # a source, and the position of an edge among those of the source
 
 
-def back_edges(graph: Graph) -> frozenset[Place]:
+def back_edges(graph: GraphData) -> frozenset[Place]:
     """The edges that lead to a node on the path from the start to their source: without them there is no cycle.
 
     Depth first from the start, then from what the start does not reach; the last edge of a node, which is taken where
     no guard holds, goes first, so that the usual path runs downwards.
 
+    >>> from graphtrain.graph import Graph
     >>> sorted(back_edges(Graph.load("evaluate")))
     [('eval_batch', 1)]
     """
@@ -369,13 +369,14 @@ def back_edges(graph: Graph) -> frozenset[Place]:
     return frozenset(found)
 
 
-def _reversed_edges(graph: Graph, source: str) -> list[tuple[int, str]]:
+def _reversed_edges(graph: GraphData, source: str) -> list[tuple[int, str]]:
     return [(position, edge.target) for position, edge in enumerate(graph.edges.get(source, ()))][::-1]
 
 
-def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
+def returns(graph: GraphData, back: frozenset[Place]) -> frozenset[Place]:
     """The edges that a picture ends in the name of their target, a hub, to which several lead back.
 
+    >>> from graphtrain.graph import Graph
     >>> fit = Graph.load("fit")
     >>> {fit.edges[source][position].target for source, position in returns(fit, back_edges(fit))}
     {'decide'}
@@ -387,9 +388,10 @@ def returns(graph: Graph, back: frozenset[Place]) -> frozenset[Place]:
     )
 
 
-def main_line(graph: Graph, back: frozenset[Place]) -> tuple[Place, ...]:
+def main_line(graph: GraphData, back: frozenset[Place]) -> tuple[Place, ...]:
     """The edges that a picture draws as one straight line: from the start, always the last edge that leads on.
 
+    >>> from graphtrain.graph import Graph
     >>> fit = Graph.load("fit")
     >>> [source for source, _ in main_line(fit, back_edges(fit))]
     ['decide', 'next_batch', 'train_batch', 'accumulate', 'exchange', 'clip', 'step']

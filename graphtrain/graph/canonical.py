@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphtrain.errors import EditError
+from graphtrain.graph.elements import GraphData, Node
 from graphtrain.kind.parameter import plain_value
-
-if TYPE_CHECKING:
-    from graphtrain.graph.elements import Node
-    from graphtrain.graph.graph import Graph
 
 FORMAT = 1
 
 
-def plain(graph: Graph, *, overlays: bool = False) -> dict[str, Any]:
+def plain(graph: GraphData, *, overlays: bool = False) -> dict[str, Any]:
     """The tables of a graph, in the order of its text and without those that are empty; bodies are in full.
 
     Arguments:
@@ -66,17 +63,17 @@ def plain_parameter(node: str, name: str, value: Any) -> Any:
         raise EditError(f"{node}.{name}: {error}", hint) from None
 
 
-def to_json(graph: Graph) -> str:
+def to_json(graph: GraphData) -> str:
     """The canonical JSON: the same text for equal graphs, with nested graphs in full."""
     return _json({"format": FORMAT, **plain(graph)}, is_sorted=True)
 
 
-def saved_json(graph: Graph) -> str:
+def saved_json(graph: GraphData) -> str:
     """The graph as a checkpoint stores it: in the order of its text, with the names of overlays."""
     return _json({"format": FORMAT, **plain(graph, overlays=True)})
 
 
-def structural_hash(graph: Graph) -> str:
+def structural_hash(graph: GraphData) -> str:
     """A hash (SHA-256, hexadecimal) of what the graph does: without names of graphs and files, and `allow`."""
     text = _json(_without_names(plain(graph)), is_sorted=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from graphtrain.graph.canonical import value_text
-from graphtrain.graph.elements import Drawable, Node, is_computed, kind_text, settings_of
+from graphtrain.graph.elements import Drawable, GraphData, Node, is_computed, kind_text, settings_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
-
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
 
 SIGNS: Mapping[str, str] = {"added": "+", "removed": "-", "changed": "~"}
 _OF_A_NODE: tuple[str, ...] = ("kind", "parameter", "reads", "writes")
@@ -100,8 +97,8 @@ class Difference(Drawable):
     (['pause', 'step'], False)
     """
 
-    before: Graph
-    after: Graph
+    before: GraphData
+    after: GraphData
     changes: tuple[Change, ...]
 
     def __bool__(self) -> bool:
@@ -128,7 +125,7 @@ class Difference(Drawable):
 # ---- comparing
 
 
-def changes(before: Graph, after: Graph, inside: str = "") -> Iterator[Change]:
+def changes(before: GraphData, after: GraphData, inside: str = "") -> Iterator[Change]:
     """The changes between two graphs; `inside` is their path."""
     for name in dict.fromkeys([*after.nodes, *before.nodes]):
         old, new = before.nodes.get(name), after.nodes.get(name)
@@ -184,7 +181,7 @@ def _words(value: Any) -> str:
     return value if isinstance(value, str) else show_value(value)
 
 
-def _described(graph: Graph, node: Node | None) -> str | None:
+def _described(graph: GraphData, node: Node | None) -> str | None:
     if node is None:
         return None
     kind, edges = kind_text(node) or node.use, ", ".join(map(str, graph.edges.get(node.name, ())))

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import Any, TypeVar
 
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
-from graphtrain.graph.elements import END, NESTED, Edge, Node, Reads, Writes, redirected
+from graphtrain.graph.elements import END, NESTED, Edge, G, GraphData, Node, Reads, Writes, redirected
 from graphtrain.kind import kind_of
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import coerce, coerce_item, show_value
@@ -20,22 +20,18 @@ from graphtrain.kind.signatures import hints_of
 from graphtrain.language.syntax import SLASH, STRING, with_paths, without_paths
 from graphtrain.names import suggestion
 
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
+Verb = TypeVar("Verb", bound=Callable[..., GraphData])
 
-Arguments = ParamSpec("Arguments")
-Verb = Callable[Concatenate["Graph", Arguments], "Graph"]
-
-VERBS: dict[str, Callable[..., Graph]] = {}
+VERBS: dict[str, Callable[..., Any]] = {}
 
 
-def verb(function: Verb[Arguments]) -> Verb[Arguments]:
+def verb(function: Verb) -> Verb:
     """Make a function a verb: a method of `Graph`, and in TOML a table ``[[edit]]`` whose keys are its arguments."""
     name, signature = function.__name__, inspect.signature(function)
     takes = f"it takes {', '.join([*signature.parameters][1:])}"
 
     @functools.wraps(function)
-    def edit(self: Graph, /, *args: Arguments.args, **arguments: Arguments.kwargs) -> Graph:
+    def edit(self: GraphData, /, *args: Any, **arguments: Any) -> GraphData:
         try:
             bound = signature.bind(self, *args, **arguments).arguments
             for key, annotation in hints_of(function).items():
@@ -46,10 +42,10 @@ def verb(function: Verb[Arguments]) -> Verb[Arguments]:
         return placed(function(self, *args, **arguments), self)
 
     VERBS[name] = edit
-    return edit
+    return edit  # type: ignore[return-value]
 
 
-def placed(edited: Graph, before: Graph, place: str = "") -> Graph:
+def placed(edited: G, before: G, place: str = "") -> G:
     """The graph in which everything that an edit changed has the place of the edit: none if it was made in Python."""
     places, nodes = dict(edited.places), dict(edited.nodes)
     for section, attribute in (("nodes", "nodes"), ("edges", "edges"), ("guards", "guards"), ("clock", "units")):
@@ -65,7 +61,7 @@ def placed(edited: Graph, before: Graph, place: str = "") -> Graph:
 
 @verb
 def insert(
-    self: Graph,
+    self: G,
     name: str,
     /,
     use: str | Callable[..., Any] | None = None,
@@ -75,7 +71,7 @@ def insert(
     between: tuple[str, str] | None = None,
     at: str | None = None,
     **parameters: Any,
-) -> Graph:
+) -> G:
     """Add a node, and connect it.
 
     Arguments:
@@ -132,7 +128,7 @@ def insert(
 
 
 @verb
-def replace(self: Graph, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> Graph:
+def replace(self: G, name: str, /, use: str | Callable[..., Any], **parameters: Any) -> G:
     """Replace the kind and the parameters of the node `name`; its edges stay.
 
     Raises:
@@ -144,7 +140,7 @@ def replace(self: Graph, name: str, /, use: str | Callable[..., Any], **paramete
 
 
 @verb
-def remove(self: Graph, name: str, to: str | None = None) -> Graph:
+def remove(self: G, name: str, to: str | None = None) -> G:
     """Remove a node; its predecessors are connected to its target.
 
     Also removed are edges that would become self-loops, guards used only by removed edges, and units that count the
@@ -181,14 +177,14 @@ def remove(self: Graph, name: str, to: str | None = None) -> Graph:
 
 @verb
 def connect(
-    self: Graph,
+    self: G,
     source: str,
     target: str,
     when: str | None = None,
     *,
     before: str | None = None,
     after: str | None = None,
-) -> Graph:
+) -> G:
     """Add an edge.
 
     Arguments:
@@ -227,7 +223,7 @@ def connect(
 
 
 @verb
-def disconnect(self: Graph, source: str, target: str) -> Graph:
+def disconnect(self: G, source: str, target: str) -> G:
     """Remove the edges from `source` to `target`.
 
     Raises:
@@ -238,7 +234,7 @@ def disconnect(self: Graph, source: str, target: str) -> Graph:
 
 
 @verb
-def redirect(self: Graph, source: str, old: str, new: str) -> Graph:
+def redirect(self: G, source: str, old: str, new: str) -> G:
     """Redirect the edges from `source` to `old` to `new`; guards and priority stay.
 
     Raises:
@@ -250,7 +246,7 @@ def redirect(self: Graph, source: str, old: str, new: str) -> Graph:
 
 
 @verb
-def set(self: Graph, name: str, /, **parameters: Any) -> Graph:
+def set(self: G, name: str, /, **parameters: Any) -> G:
     """Set parameters of a node, by their names; `reads`, `writes` and `graph` are set the same way.
 
     A parameter has a value, or an expression in `reads`: setting one removes the other. `use` sets the kind and
@@ -273,16 +269,14 @@ def set(self: Graph, name: str, /, **parameters: Any) -> Graph:
         if node.body is None:
             hint = f"its parameters are set as `{outer}.NAME`"
             raise EditError(f"set: `{outer}` has no graph inside", hint, is_missing=True)
-        node = changed(node, body=node.body.set(inner, **parameters))
+        node = changed(node, body=set(node.body, inner, **parameters))
     else:
         node = _with_settings(self, node, parameters, "set")
     return changed(self, nodes={**self.nodes, outer: node})
 
 
 @verb
-def guard(
-    self: Graph, name: str, expression: str | None = None, *, or_: str | None = None, and_: str | None = None
-) -> Graph:
+def guard(self: G, name: str, expression: str | None = None, *, or_: str | None = None, and_: str | None = None) -> G:
     """Define or redefine a named guard, or widen it: it is then ``(expression or or_) and and_``.
 
     Arguments:
@@ -310,13 +304,13 @@ def guard(
 
 
 @verb
-def nest(self: Graph, name: str, /, graph: str | Path | Graph, **parameters: Any) -> Graph:
+def nest(self: G, name: str, /, graph: str | Path | G, **parameters: Any) -> G:
     """Add a node whose body is a graph, without connecting it: `insert` with ``graph=``."""
     return insert(self, name, graph=graph, **parameters)
 
 
 @verb
-def clock(self: Graph, unit: str, field: str) -> Graph:
+def clock(self: G, unit: str, field: str) -> G:
     """Define the field that a unit of triggers counts.
 
     Arguments:
@@ -332,7 +326,7 @@ def clock(self: Graph, unit: str, field: str) -> Graph:
 
 
 @verb
-def rename(self: Graph, old: str, new: str) -> Graph:
+def rename(self: G, old: str, new: str) -> G:
     """Rename a node everywhere: edges, guards, reads, clock.
 
     Arguments:
@@ -372,7 +366,7 @@ def rename(self: Graph, old: str, new: str) -> Graph:
     if slash:
         if node.body is None:
             raise EditError(f"rename: there is no node `{old}`: `{outer}` has no body", is_missing=True)
-        nodes[outer] = changed(nodes[outer], body=node.body.rename(inner, new), reference=None)
+        nodes[outer] = changed(nodes[outer], body=rename(node.body, inner, new), reference=None)
         return changed(graph, nodes=nodes)
     if new in nodes or new == END:
         raise EditError(f"rename: there is already a node `{new}`")
@@ -385,7 +379,7 @@ def rename(self: Graph, old: str, new: str) -> Graph:
     )
 
 
-def _with_settings(self: Graph, node: Node, settings: Mapping[str, Any], verb: str) -> Node:
+def _with_settings(self: G, node: Node, settings: Mapping[str, Any], verb: str) -> Node:
     """A node with another kind, body, reads, writes or parameters; the rest stays."""
     rest = {FROM if key == f"{FROM}_" else key: value for key, value in settings.items()}  # a keyword of Python
     use, body = rest.pop("use", None), rest.pop("graph", None)
@@ -416,13 +410,13 @@ def _with_settings(self: Graph, node: Node, settings: Mapping[str, Any], verb: s
     return changed(node, parameters={**kept, **plain}, reads=reads, writes={**node.writes, **slots["writes"]})
 
 
-def _known(self: Graph, name: str, verb: str, *others: str) -> str:
+def _known(self: G, name: str, verb: str, *others: str) -> str:
     if name not in self.nodes and name not in others:
         raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes), is_missing=True)
     return name
 
 
-def _edges_between(self: Graph, source: str, target: str, verb: str) -> tuple[Edge, ...]:
+def _edges_between(self: G, source: str, target: str, verb: str) -> tuple[Edge, ...]:
     """The edges of a node, of which one leads to the target."""
     leaving = self.edges.get(_known(self, source, verb), ())
     if all(edge.target != target for edge in leaving):

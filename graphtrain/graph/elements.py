@@ -1,12 +1,13 @@
-"""The elements of a graph and its problems, as plain values: nodes, edges, problems."""
+"""What a graph consists of, as plain values: nodes, edges, edits, the graph without its methods; and its problems."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 from graphtrain.errors import Problem as Problem
 from graphtrain.errors import Severity as Severity
@@ -14,9 +15,6 @@ from graphtrain.kind import Kind
 from graphtrain.kind.parameter import show_value
 from graphtrain.language.syntax import is_expression
 from graphtrain.printable import one_line
-
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
 
 END = "end"  # the reserved target that ends the graph
 NESTED = "nested"  # the kind of every node that has a graph as its body
@@ -69,7 +67,7 @@ class Node:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reads: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     writes: Mapping[str, str] = field(default_factory=dict)
-    body: Graph | None = None
+    body: GraphData | None = None
     reference: str | None = field(default=None, compare=False)
     kind: Kind | None = field(default=None, compare=False, repr=False)
 
@@ -82,7 +80,7 @@ class Node:
         return one_line(f"<Node {self.name}: {words}>" if words else f"<Node {self.name}>")
 
 
-def nodes_of(graph: Graph, prefix: str = "") -> dict[str, Node]:
+def nodes_of(graph: GraphData, prefix: str = "") -> dict[str, Node]:
     """All nodes of a graph by their paths, at any depth; those of a body follow the node that has it."""
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
@@ -138,6 +136,88 @@ class Edge:
 
     def __str__(self) -> str:
         return self.target if self.when is None else f"{self.target} if {self.when}"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One table ``[[edit]]``: a verb of `Graph` with its arguments.
+
+    Arguments:
+        subject: the first argument of the verb, which is the value of its key.
+        arguments: the others, by their names in Python.
+        place: its place in the file.
+        if_there: True if it is skipped where a node that it names does not exist.
+        overlay: the name of its overlay; empty for an edit of a graph file.
+
+    Two edits are equal if they do the same, wherever they are written.
+    """
+
+    verb: str
+    subject: str
+    arguments: Mapping[str, Any]
+    place: str = field(compare=False)
+    if_there: bool = field(default=False, compare=False)
+    overlay: str = field(default="", compare=False)
+
+    @property
+    def defines_guard(self) -> bool:
+        """True if it defines a guard, rather than widening one."""
+        return self.verb == "guard" and self.arguments.get("expression") is not None
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The overlays of a graph, for messages and pictures; not part of the value of a graph.
+
+    Arguments:
+        names: in the order in which they were named.
+        waiting: edits skipped so far, because their nodes do not exist.
+        done: the edits that were made.
+    """
+
+    names: tuple[str, ...] = ()
+    waiting: tuple[Edit, ...] = ()
+    done: tuple[Edit, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class GraphData(Drawable, ABC):
+    """The data of a `Graph`, which has its description and its methods; the body of a node is known as this."""
+
+    name: str
+    start: str
+    nodes: Mapping[str, Node]
+    edges: Mapping[str, tuple[Edge, ...]]
+    guards: Mapping[str, str] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    optimizer: str = ""
+    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    source: str = field(default="", compare=False, repr=False)
+    layers: Layers = field(default_factory=Layers, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Spaces are significant in a string.
+        guards = {name: text if {*text} & {"'", '"'} else " ".join(text.split()) for name, text in self.guards.items()}
+        object.__setattr__(self, "guards", guards)
+        for name in ("nodes", "edges", "guards", "units", "places"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @classmethod
+    @abstractmethod
+    def load(cls, source: str | Path) -> Self:
+        """Read a graph, as `Graph.load` does."""
+
+    @property
+    def title(self) -> str:
+        """Its name for people: the file it was read from, or else its name."""
+        return self.source or self.name
+
+
+G = TypeVar("G", bound=GraphData)
+"""`Graph`, in functions that are its methods."""
 
 
 class Problems(list[Problem]):

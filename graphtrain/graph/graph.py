@@ -7,30 +7,25 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml
 from graphtrain.graph.difference import Difference, changes
-from graphtrain.graph.elements import Drawable, Edge, Node, Problems, kind_text, settings_of
-from graphtrain.graph.overlay import Layers
+from graphtrain.graph.elements import G, GraphData, Node, Problem, Problems, kind_text, settings_of
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.kind.declaration import FROM
 from graphtrain.names import quoted
 from graphtrain.printable import one_line
-
-if TYPE_CHECKING:
-    from graphtrain.graph.elements import Problem
 
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `Graph.render`
 
 
 @final
 @dataclass(frozen=True)
-class Graph(Drawable):
+class Graph(GraphData):
     """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
 
     Arguments:
@@ -57,27 +52,6 @@ class Graph(Drawable):
     >>> graph.nodes["accumulate"].parameters["every"]
     4
     """
-
-    name: str
-    start: str
-    nodes: Mapping[str, Node]
-    edges: Mapping[str, tuple[Edge, ...]]
-    guards: Mapping[str, str] = field(default_factory=dict)
-    units: Mapping[str, str] = field(default_factory=dict)
-    outputs: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    allow: tuple[str, ...] = ()
-    optimizer: str = ""
-    places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    source: str = field(default="", compare=False, repr=False)
-    layers: Layers = field(default_factory=Layers, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        # Spaces are significant in a string.
-        guards = {name: text if {*text} & {"'", '"'} else " ".join(text.split()) for name, text in self.guards.items()}
-        object.__setattr__(self, "guards", guards)
-        for name in ("nodes", "edges", "guards", "units", "places"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __hash__(self) -> int:
         return hash((self.name, self.start, frozenset(self.nodes)))
@@ -136,6 +110,11 @@ class Graph(Drawable):
         """
         return read_toml.sound(*read_toml.read_text(cls, text, name), f"graph `{name}`")
 
+    @classmethod
+    def from_json(cls, text: str) -> Graph:
+        """Read a canonical JSON, or that of a checkpoint; raises a ValueError if the text is not a graph."""
+        return read_toml.from_json(cls, text)
+
     def overlay(self, *overlays: str | Path) -> Graph:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
@@ -176,7 +155,6 @@ class Graph(Drawable):
         return f"format = {canonical.FORMAT}\n" + _toml(self, canonical.plain(self), prefix="")
 
     to_json = canonical.to_json
-    from_json = classmethod(read_toml.from_json)
     structural_hash = property(canonical.structural_hash)
 
     def diff(self, other: Graph) -> Difference:
@@ -214,9 +192,7 @@ class Graph(Drawable):
         >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
         (<Node next_batch: limit = 1>, 1)
         """
-        every = next((f"1 {unit}" for unit in ("batches", "steps", "epochs") if unit in self.units), "once")
-        after = next((f"1 {unit}" for unit in ("epochs", "batches", "steps", *self.units) if unit in self.units), "")
-        return replace(self, nodes={name: _dry(node, every, after) for name, node in self.nodes.items()})
+        return _dry(self)
 
     def render(
         self,
@@ -247,11 +223,6 @@ class Graph(Drawable):
         """
         return self._drawn_into(path, counts=counts, position=position)
 
-    @property
-    def title(self) -> str:
-        """Its name for people: the file it was read from, or else its name."""
-        return self.source or self.name
-
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
 
@@ -274,9 +245,15 @@ def write_new(path: Path, content: bytes) -> None:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
 
 
-def _dry(node: Node, every: str, after: str) -> Node:
+def _dry(graph: G) -> G:
+    every = next((f"1 {unit}" for unit in ("batches", "steps", "epochs") if unit in graph.units), "once")
+    after = next((f"1 {unit}" for unit in ("epochs", "batches", "steps", *graph.units) if unit in graph.units), "")
+    return replace(graph, nodes={name: _dry_node(node, every, after) for name, node in graph.nodes.items()})
+
+
+def _dry_node(node: Node, every: str, after: str) -> Node:
     if node.body is not None:
-        node = replace(node, body=node.body.dry_run())
+        node = replace(node, body=_dry(node.body))
     kind = kind_of_node(node)
     if kind is None:
         return node
@@ -300,7 +277,7 @@ _WIDEST = 48  # characters of a column; a wider text has a line to itself
 _CLOCK_WIDTH = 100  # characters
 
 
-def _readable(graph: Graph, indent: str) -> Iterator[str]:
+def _readable(graph: GraphData, indent: str) -> Iterator[str]:
     """The nodes with their settings, their edges in order, the guards and the clock; bodies are indented."""
     lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
     lists["overlays"] = graph.layers.names
@@ -330,7 +307,7 @@ def _readable(graph: Graph, indent: str) -> Iterator[str]:
         yield from (f"{indent}{'' if number else heading:<6}  {line}" for number, line in enumerate(lines))
 
 
-def _settings(graph: Graph, name: str) -> str:
+def _settings(graph: GraphData, name: str) -> str:
     if name not in graph.nodes:
         return "not declared"
     node = graph.nodes[name]
@@ -346,7 +323,7 @@ def _width(texts: Iterable[str]) -> int:
 # ---- TOML that loads back equal
 
 
-def _toml(graph: Graph, whole: dict[str, Any], prefix: str) -> str:
+def _toml(graph: GraphData, whole: dict[str, Any], prefix: str) -> str:
     head = [f"{key} = {_text(value)}" for key, value in whole.items() if isinstance(value, str | list)]
     sections = ["\n".join([f"[{prefix.rstrip('.')}]", *head] if prefix else head)]
     nodes, bodies = [f"[{prefix}nodes]"], []
@@ -371,7 +348,7 @@ def _toml(graph: Graph, whole: dict[str, Any], prefix: str) -> str:
     return "\n\n".join(section.rstrip("\n") for section in sections) + "\n"
 
 
-def _is_shipped(node: Node, make: type[Graph]) -> bool:
+def _is_shipped(node: Node, make: type[GraphData]) -> bool:
     """True if a body is a graph with a name; a path is relative to the saved file, which may be in another folder."""
     is_named = node.reference is not None and find_graph(node.reference) is not None
     return is_named and read_toml.read_graph(make, str(node.reference))[0] == node.body

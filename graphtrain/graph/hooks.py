@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from graphtrain.errors import EditError
-from graphtrain.graph.edit import verb
-from graphtrain.graph.elements import END, Edge
+from graphtrain.graph.edit import insert, set, verb
+from graphtrain.graph.elements import END, Edge, G, GraphData
 from graphtrain.kind import kind_of
 from graphtrain.names import suggestion
-
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
 
 # What leads to a hub where there is no batch, so that a hook of a batch is passed.
 _NO_BATCH = "data_exhausted"
@@ -72,7 +69,7 @@ HOOKS: Mapping[str, HookPlace] = {
 }
 
 
-def hooks_of(graph: Graph) -> Iterator[tuple[str, str, HookPlace]]:
+def hooks_of(graph: GraphData) -> Iterator[tuple[str, str, HookPlace]]:
     """The places that a graph has: the name, the node whose body has it (empty: the graph itself), and the place."""
     for name, place in HOOKS.items():
         bodies = {path: each.body for path, each in graph.nodes.items() if each.body is not None and place.split}
@@ -81,7 +78,7 @@ def hooks_of(graph: Graph) -> Iterator[tuple[str, str, HookPlace]]:
             yield name, having[0], place
 
 
-def _anchor(graph: Graph, place: HookPlace) -> str:
+def _anchor(graph: GraphData, place: HookPlace) -> str:
     """The node at which a place is; empty if the graph does not have it."""
     begin = graph.nodes.get("begin_evaluation")
     split = begin.parameters.get("split", "val") if begin is not None else ""
@@ -90,9 +87,7 @@ def _anchor(graph: Graph, place: HookPlace) -> str:
 
 
 @verb
-def hook(
-    self: Graph, place: str, /, use: str | Callable[..., Any], *, name: str | None = None, **parameters: Any
-) -> Graph:
+def hook(self: G, place: str, /, use: str | Callable[..., Any], *, name: str | None = None, **parameters: Any) -> G:
     """Add a node at a place of the procedure that has a name, such as ``"on_train_batch_end"``.
 
     ``graphtrain show GRAPH --hooks`` lists the places of a graph; the nodes of one run in the order of the calls.
@@ -119,17 +114,17 @@ def hook(
         raise EditError(f"hook: the graph has no place `{place}`", known, is_missing=place in HOOKS)
     body = self.nodes[paths[place]].body if paths[place] else None
     if body is not None:
-        return self.set(paths[place], graph=body.hook(place, use, name=name, **parameters))
+        return set(self, paths[place], graph=hook(body, place, use, name=name, **parameters))
     where, anchor, until = HOOKS[place].where, _anchor(self, HOOKS[place]), HOOKS[place].until
     if where == "before":
-        return self.insert(name, use, before=anchor, **parameters)
+        return insert(self, name, use, before=anchor, **parameters)
     if where == "start" and self.start != anchor:
         where, anchor, until = "after", self.start, anchor
     if where == "after":
         way = _way(self, anchor, until)
         is_led = not until or any(edge.target == until for edge in self.edges.get(way[-1], ()))
-        return self.insert(name, use, after=way[-1] if is_led else anchor, **parameters)
-    inserted = self.insert(name, use, **parameters)
+        return insert(self, name, use, after=way[-1] if is_led else anchor, **parameters)
+    inserted = insert(self, name, use, **parameters)
     if where == "start":
         return replace(inserted, start=name, edges={**self.edges, name: (Edge(anchor),)})
     elsewhere = {*_way(self, self.start, anchor), *(edge.target for edge in self.edges[anchor])}
@@ -140,7 +135,7 @@ def hook(
     return replace(inserted, edges={**edges, name: (Edge(anchor),)})
 
 
-def _through(graph: Graph, leaving: tuple[Edge, ...], hub: str, name: str) -> Iterator[Edge]:
+def _through(graph: GraphData, leaving: tuple[Edge, ...], hub: str, name: str) -> Iterator[Edge]:
     """Edges of which those to a hub lead through the node `name`, except where there was no batch."""
     for edge in leaving:
         is_of_batch = edge.target == hub and edge.when != _NO_BATCH
@@ -149,7 +144,7 @@ def _through(graph: Graph, leaving: tuple[Edge, ...], hub: str, name: str) -> It
         yield replace(edge, target=name) if is_of_batch else edge
 
 
-def _way(graph: Graph, source: str, until: str) -> list[str]:
+def _way(graph: GraphData, source: str, until: str) -> list[str]:
     """The nodes from one on, as long as each has one edge, and that leads to none before and not to `until`."""
     way = [source]
     while len(leaving := graph.edges.get(way[-1], ())) == 1:

@@ -4,81 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphtrain.errors import EditError, GraphError, UsageError
 from graphtrain.graph.edit import VERBS, guards_of, placed
-from graphtrain.graph.elements import Problem
+from graphtrain.graph.elements import Edit, G, Problem
 from graphtrain.kind.parameter import coerce_item, show_value
 from graphtrain.names import quoted, suggestion
 
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
 
+def edit_of(table: Mapping[str, Any], place: str, overlay: str = "") -> Edit:
+    """The edit of a table.
 
-@dataclass(frozen=True)
-class Edit:
-    """One table ``[[edit]]``: a verb of `Graph` with its arguments.
+    Raises:
+        EditError: it is no table, or has no verb or two.
 
-    Arguments:
-        subject: the first argument of the verb, which is the value of its key.
-        arguments: the others, by their names in Python.
-        place: its place in the file.
-        if_there: True if it is skipped where a node that it names does not exist.
-        overlay: the name of its overlay; empty for an edit of a graph file.
-
-    Two edits are equal if they do the same, wherever they are written.
+    >>> edit_of({"remove": "log", "to": "decide"}, "my.toml:3").arguments
+    {'to': 'decide'}
     """
-
-    verb: str
-    subject: str
-    arguments: Mapping[str, Any]
-    place: str = field(compare=False)
-    if_there: bool = field(default=False, compare=False)
-    overlay: str = field(default="", compare=False)
-
-    @classmethod
-    def of(cls, table: Mapping[str, Any], place: str, overlay: str = "") -> Edit:
-        """The edit of a table.
-
-        Raises:
-            EditError: it is no table, or has no verb or two.
-
-        >>> Edit.of({"remove": "log", "to": "decide"}, "my.toml:3").arguments
-        {'to': 'decide'}
-        """
-        if not isinstance(table, Mapping):
-            raise EditError(f"edit: expected a table, got {show_value(table)}")
-        verbs = [name for name in table if name in VERBS]
-        if not verbs:
-            raise EditError(f"edit: no verb in {show_value(table)}", suggestion(next(iter(table), ""), VERBS))
-        if len(verbs) > 1:
-            message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
-            raise EditError(message, "begin a separate table with [[edit]]")
-        # `or` and `and` are keywords of Python.
-        rest = {f"{key}_" if key in ("or", "and") else key: value for key, value in table.items() if key != verbs[0]}
-        try:
-            subject = coerce_item(verbs[0], table[verbs[0]], str)
-            if_there = coerce_item("if_there", rest.pop("if_there", False), bool)
-        except ValueError as error:
-            raise EditError(f"edit: {error}") from None
-        return cls(verbs[0], subject, rest, place, if_there, overlay)
-
-    def applied(self, graph: Graph) -> Graph:
-        """The graph with the edit made; everything that it changed gets its place.
-
-        Raises:
-            EditError, UsageError, GraphError: it cannot be made.
-        """
-        return placed(VERBS[self.verb](graph, self.subject, **self.arguments), graph, self.place)
-
-    @property
-    def defines_guard(self) -> bool:
-        """True if it defines a guard, rather than widening one."""
-        return self.verb == "guard" and self.arguments.get("expression") is not None
+    if not isinstance(table, Mapping):
+        raise EditError(f"edit: expected a table, got {show_value(table)}")
+    verbs = [name for name in table if name in VERBS]
+    if not verbs:
+        raise EditError(f"edit: no verb in {show_value(table)}", suggestion(next(iter(table), ""), VERBS))
+    if len(verbs) > 1:
+        message = f"edit: two verbs in one table, `{verbs[0]}` and `{verbs[1]}`"
+        raise EditError(message, "begin a separate table with [[edit]]")
+    # `or` and `and` are keywords of Python.
+    rest = {f"{key}_" if key in ("or", "and") else key: value for key, value in table.items() if key != verbs[0]}
+    try:
+        subject = coerce_item(verbs[0], table[verbs[0]], str)
+        if_there = coerce_item("if_there", rest.pop("if_there", False), bool)
+    except ValueError as error:
+        raise EditError(f"edit: {error}") from None
+    return Edit(verbs[0], subject, rest, place, if_there, overlay)
 
 
-def with_edits(graph: Graph, edits: Iterable[Edit], problems: list[Problem]) -> tuple[Graph, list[Edit]]:
+def applied(edit: Edit, graph: G) -> G:
+    """The graph with the edit made; everything that it changed gets its place.
+
+    Raises:
+        EditError, UsageError, GraphError: it cannot be made.
+    """
+    edited: G = VERBS[edit.verb](graph, edit.subject, **edit.arguments)
+    return placed(edited, graph, edit.place)
+
+
+def with_edits(graph: G, edits: Iterable[Edit], problems: list[Problem]) -> tuple[G, list[Edit]]:
     """The graph with edits in order, and those whose nodes are missing.
 
     One that cannot be made adds to the problems, but not for missing nodes if it has `if_there`.
@@ -86,7 +58,7 @@ def with_edits(graph: Graph, edits: Iterable[Edit], problems: list[Problem]) -> 
     missing: list[Edit] = []
     for edit in edits:
         try:
-            graph = _of_overlay(graph, edit) if edit.overlay else edit.applied(graph)
+            graph = _of_overlay(graph, edit) if edit.overlay else applied(edit, graph)
         except (EditError, UsageError, GraphError) as error:
             is_missing = isinstance(error, EditError) and error.is_missing
             missing += [edit] if is_missing else []
@@ -115,28 +87,13 @@ class Overlay:
     head: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Layers:
-    """The overlays of a graph, for messages and pictures; not part of the value of a graph.
-
-    Arguments:
-        names: in the order in which they were named.
-        waiting: edits skipped so far, because their nodes do not exist.
-        done: the edits that were made.
-    """
-
-    names: tuple[str, ...] = ()
-    waiting: tuple[Edit, ...] = ()
-    done: tuple[Edit, ...] = ()
-
-
-def with_head(graph: Graph, head: Mapping[str, Any], places: Mapping[str, str]) -> Graph:
+def with_head(graph: G, head: Mapping[str, Any], places: Mapping[str, str]) -> G:
     """The graph with the values at the top of a file in place of its own; intended problems are added to its own."""
     allow = dict.fromkeys((*graph.allow, *head.get("allow", ())))
     return replace(graph, **{**head, "allow": tuple(allow)}, places={**graph.places, **places})
 
 
-def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tuple[Graph, list[Problem], bool]:
+def with_overlays(graph: G, overlays: Sequence[Overlay], where: str) -> tuple[G, list[Problem], bool]:
     """The graph with overlays, a problem for each edit that cannot be made, and whether they are for this graph.
 
     Overlays are for the outermost graph with the nodes that they name. Guards are defined first, so that each overlay
@@ -170,7 +127,7 @@ def with_overlays(graph: Graph, overlays: Sequence[Overlay], where: str) -> tupl
     return replace(edited, layers=replace(edited.layers, waiting=tuple(waiting))), problems, is_for_it
 
 
-def _of_overlay(graph: Graph, edit: Edit) -> Graph:
+def _of_overlay(graph: G, edit: Edit) -> G:
     """The graph with an edit of an overlay. One that another has made is made once; of settings, the last holds."""
     done = [other for other in graph.layers.done if other.overlay != edit.overlay]
     if edit in done and edit.verb != "set":
@@ -185,5 +142,5 @@ def _of_overlay(graph: Graph, edit: Edit) -> Graph:
     if edit.verb == "set" and node is not None and use not in (None, node.use) and (node.use != node.name or node.kind):
         message = f"`{edit.subject}` would become a `{use}`, but its kind was chosen, `{node.use}`"
         raise EditError(message, f'in an overlay of your own, replace = "{edit.subject}" replaces any kind')
-    edited = edit.applied(graph)
+    edited = applied(edit, graph)
     return replace(edited, layers=replace(edited.layers, done=(*edited.layers.done, edit)))

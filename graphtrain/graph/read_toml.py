@@ -11,19 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
 from graphtrain.errors import EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.graph.canonical import FORMAT
-from graphtrain.graph.elements import NESTED, Edge, Node, Problem, Reads, Writes
-from graphtrain.graph.overlay import Edit, Layers, Overlay, with_edits, with_head, with_overlays
+from graphtrain.graph.elements import NESTED, Edge, Edit, G, Layers, Node, Problem, Reads, Writes
+from graphtrain.graph.overlay import Overlay, edit_of, with_edits, with_head, with_overlays
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts, find_graph
 from graphtrain.kind.parameter import coerce, show_value
 from graphtrain.names import suggestion
 from graphtrain.printable import one_line, shorten
-
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
 
 _LISTS = dict.fromkeys(("outputs", "optional", "allow"), tuple[str, ...])
 _HEAD: dict[str, Any] = {"start": str, **_LISTS, "optimizer": str}
@@ -64,7 +61,7 @@ def _lines_of(text: str) -> dict[tuple[str, ...], int]:
 
 
 @dataclass(frozen=True)
-class Reader:
+class Reader(Generic[G]):
     """A text being read.
 
     Attributes:
@@ -77,7 +74,7 @@ class Reader:
         section: the table that is being read.
     """
 
-    make: type[Graph]
+    make: type[G]
     problems: list[Problem] = field(default_factory=list)
     file: str = ""
     folder: Path | None = None
@@ -104,14 +101,14 @@ class Reader:
             return default
 
 
-def sound(graph: Graph, problems: list[Problem], subject: str) -> Graph:
+def sound(graph: G, problems: list[Problem], subject: str) -> G:
     """The graph of a text without problems; a GraphError, which names the subject, for one that has some."""
     if problems:
         raise GraphError(problems, subject)
     return graph
 
 
-def read_graph(make: type[Graph], source: str | Path) -> tuple[Graph, list[Problem]]:
+def read_graph(make: type[G], source: str | Path) -> tuple[G, list[Problem]]:
     """The readable part of a graph, and the problems of its text: shipped or installed, by name, or a file by path.
 
     Raises:
@@ -128,7 +125,7 @@ def read_graph(make: type[Graph], source: str | Path) -> tuple[Graph, list[Probl
     return graph if is_named else replace(graph, source=str(source)), reader.problems
 
 
-def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> tuple[Graph, list[Problem]]:
+def read_overlays(graph: G, sources: Sequence[str | Path]) -> tuple[G, list[Problem]]:
     """A graph with overlays, by name or by path, and the problems of those that do not compose.
 
     Raises:
@@ -140,19 +137,15 @@ def read_overlays(graph: Graph, sources: Sequence[str | Path]) -> tuple[Graph, l
     return graph, [*reader.problems, *problems]
 
 
-def read_text(make: type[Graph], text: str, name: str) -> tuple[Graph, list[Problem]]:
+def read_text(make: type[G], text: str, name: str) -> tuple[G, list[Problem]]:
     """The readable part of a graph, and the problems of its text; `name` stands for the file in messages."""
     text = text.removeprefix("\ufeff")
     reader = Reader(make, file=name, folder=Path(), chain=(name,), lines=_lines_of(text))
     return _read_text(reader, text), reader.problems
 
 
-def from_json(make: type[Graph], text: str) -> Graph:
-    """Read a canonical JSON, or that of a checkpoint; it names no other graphs.
-
-    Raises:
-        ValueError: the text is not a graph.
-    """
+def from_json(make: type[G], text: str) -> G:
+    """The graph of a canonical JSON, or of that in a checkpoint; it names no other graphs."""
     reader = Reader(make)
     try:
         graph = _read_table(json.loads(text), reader, "")
@@ -164,16 +157,16 @@ def from_json(make: type[Graph], text: str) -> Graph:
     return graph
 
 
-def _read_source(source: str | Path, named_in: Reader) -> Graph:
+def _read_source(source: str | Path, named_in: Reader[G]) -> G:
     return _read_text(*_opened(source, GRAPHS, named_in))
 
 
-def _read_text(reader: Reader, text: str) -> Graph:
+def _read_text(reader: Reader[G], text: str) -> G:
     data, name = _tables(text, reader), Path(reader.file).stem
     return _read_table(data, reader, name) if data is not None else reader.make(name, "", {}, {})
 
 
-def _opened(source: str | Path, sort: Texts, named_in: Reader) -> tuple[Reader, str]:
+def _opened(source: str | Path, sort: Texts, named_in: Reader[G]) -> tuple[Reader[G], str]:
     """The reader of a graph or an overlay that a text, or the user, names, and its text; raises a UsageError."""
     path: Path | Traversable | None = sort.find(source) if isinstance(source, str) else None
     file, folder, identity, chain = f"{source}.toml", Path(), f"<{sort.word} {source}>", named_in.chain
@@ -209,7 +202,7 @@ def _path_of(source: str | Path, sort: Texts, folder: Path | None) -> Path:
     raise UsageError(f"there is no {sort.word} `{shorten(one_line(str(source)), 200)}`", sort.hint(str(source)))
 
 
-def _tables(text: str, reader: Reader) -> dict[str, Any] | None:
+def _tables(text: str, reader: Reader[Any]) -> dict[str, Any] | None:
     """The data of a TOML text; None, with a problem, if it is not TOML."""
     try:
         return tomllib.loads(text)
@@ -221,7 +214,7 @@ def _tables(text: str, reader: Reader) -> dict[str, Any] | None:
     return None
 
 
-def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> Graph:
+def _read_table(data: Mapping[str, Any], reader: Reader[G], default_name: str) -> G:
     is_json = not reader.file
     if "edit" in data and "extends" not in data and "nodes" not in data:
         message = "this is an overlay, a list of edits: it has no base"
@@ -256,7 +249,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader, default_name: str) -> G
     )
 
 
-def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader) -> None:
+def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader[Any]) -> None:
     """Report unknown keys at the top of a file, and an unexpected format."""
     for key in data:
         if key not in known:
@@ -268,7 +261,7 @@ def _check_keys(data: Mapping[str, Any], known: tuple[str, ...], reader: Reader)
         reader.problem("G003", ("format",), f"`format = {FORMAT}` is expected at the top; {received}")
 
 
-def _read_node(name: str, value: Any, reader: Reader) -> Node:
+def _read_node(name: str, value: Any, reader: Reader[G]) -> Node:
     key = ("nodes", name)
     if not isinstance(value, dict):
         hint = f"write `{name} = {{}}`, or a separate table: [nodes.{name}]"
@@ -286,7 +279,7 @@ def _read_node(name: str, value: Any, reader: Reader) -> Node:
     return Node(name, NESTED, rest, reads, writes, *_read_body(name, value["graph"], reader))
 
 
-def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str | None]:
+def _read_body(name: str, value: Any, reader: Reader[G]) -> tuple[G | None, str | None]:
     key = ("nodes", name, "graph")
     if isinstance(value, dict):
         return _read_table(value, replace(reader, section=(*reader.section, *key)), name), None
@@ -300,7 +293,7 @@ def _read_body(name: str, value: Any, reader: Reader) -> tuple[Graph | None, str
         return None, None
 
 
-def _read_edges(source: str, value: Any, reader: Reader) -> tuple[Edge, ...]:
+def _read_edges(source: str, value: Any, reader: Reader[Any]) -> tuple[Edge, ...]:
     edges = []
     for item in [value] if isinstance(value, str) else reader.value({source: value}, source, list[str], [], "edges"):
         text = " ".join(item.split())
@@ -314,7 +307,7 @@ def _read_edges(source: str, value: Any, reader: Reader) -> tuple[Edge, ...]:
     return tuple(edges)
 
 
-def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
+def _extended(data: Mapping[str, Any], name: str, reader: Reader[G]) -> G:
     """A graph file with `extends`: another graph, overlays, and its edits."""
     sources = [data["extends"]] if isinstance(data["extends"], str) else data["extends"]
     graph = reader.make(name, "", {}, {})
@@ -335,14 +328,14 @@ def _extended(data: Mapping[str, Any], name: str, reader: Reader) -> Graph:
     return with_edits(graph, _read_edits(data, reader), reader.problems)[0]
 
 
-def _head(data: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+def _head(data: Mapping[str, Any], reader: Reader[Any]) -> dict[str, Any]:
     """The values at the top of a file with edits, which replace those of its base."""
     if data.get("optimizer") == "":
         reader.problem("G003", ("optimizer",), 'optimizer: expected the name of a resource or a slot, got ""')
     return {key: reader.value(data, key, type_of, type_of()) for key, type_of in _HEAD.items() if key in data}
 
 
-def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> Iterator[Edit]:
+def _read_edits(data: Mapping[str, Any], reader: Reader[G], overlay: str = "") -> Iterator[Edit]:
     """The edits of a file, or of an overlay with a name, in order; problems are reported to the reader."""
     tables = data.get("edit", [])
     if not isinstance(tables, list):
@@ -351,7 +344,7 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
     for number, table in enumerate(tables):
         key = ("edit", str(number))
         try:
-            edit = Edit.of(table, reader.place(*key), overlay)
+            edit = edit_of(table, reader.place(*key), overlay)
             body = edit.arguments.get("graph")
             if isinstance(body, dict):
                 body = _read_table(body, replace(reader, section=(*reader.section, *key, "graph")), edit.subject)
@@ -363,7 +356,7 @@ def _read_edits(data: Mapping[str, Any], reader: Reader, overlay: str = "") -> I
         yield replace(edit, arguments={**edit.arguments, "graph": body}) if body is not None else edit
 
 
-def _read_overlay(source: str | Path, named_in: Reader) -> Overlay:
+def _read_overlay(source: str | Path, named_in: Reader[G]) -> Overlay:
     """An overlay; raises a UsageError if there is none with that name, or it is a graph."""
     reader, text = _opened(source, OVERLAYS, named_in)
     data = _tables(text, reader) or {"format": FORMAT}

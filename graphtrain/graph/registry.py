@@ -18,15 +18,11 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING
 
-from graphtrain.graph.elements import NESTED, Node, nodes_of
+from graphtrain.graph.elements import NESTED, GraphData, Node, nodes_of
 from graphtrain.kind import DECLARED, OF_ADAPTERS, Kind, kind_of, node
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import nearest
-
-if TYPE_CHECKING:
-    from graphtrain.graph.graph import Graph
 
 # Keys at the top of a graph that an overlay does not have.
 _EXTENDS_OR_NODES = re.compile(r"^(?:extends\b|nodes\.|\[nodes)", re.MULTILINE)
@@ -154,7 +150,7 @@ def summary(file: Traversable | None) -> str:
     return line.removeprefix("#").strip() if line.startswith("#") else ""
 
 
-def trains(graph: Graph) -> bool:
+def trains(graph: GraphData) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
     kinds = map(kind_of_node, nodes_of(graph).values())
     return any(kind is not None and kind.has_effect("backward") for kind in kinds)

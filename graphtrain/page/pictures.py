@@ -9,7 +9,7 @@ from typing import Any
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node, nodes_of, settings_of
+from graphtrain.graph.elements import GraphData, Node, nodes_of, settings_of
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.picture import Picture, key_of, picture
@@ -45,7 +45,7 @@ def content_of(graph: Graph) -> dict[str, Any]:
     return content
 
 
-def _drawn(name: str, drawn: Picture, graph: Graph) -> dict[str, Any]:
+def _drawn(name: str, drawn: Picture, graph: GraphData) -> dict[str, Any]:
     keys = {key_of(path.split("/")): path for path in nodes_of(graph)}
     arrows = []
     for arrow in drawn.arrows:
@@ -68,7 +68,7 @@ def _laid_out(dot_text: str) -> str:
     return text[text.index("<svg") :]
 
 
-def _scope(graph: Graph, scope: str) -> Graph:
+def _scope(graph: GraphData, scope: str) -> GraphData:
     for name in filter(None, scope.split("/")):
         body = graph.nodes[name].body
         assert body is not None
@@ -76,7 +76,7 @@ def _scope(graph: Graph, scope: str) -> Graph:
     return graph
 
 
-def _folded(graph: Graph) -> Picture:
+def _folded(graph: GraphData) -> Picture:
     """The picture of a graph in which every body is one box."""
     bodies = {name: node for name, node in graph.nodes.items() if node.body is not None}
     closed = {name: replace(node, body=None, use=node.body.name) for name, node in bodies.items() if node.body}
@@ -95,7 +95,7 @@ def _node(node: Node) -> dict[str, Any]:
     }
 
 
-def _edges(graph: Graph, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def _edges(graph: GraphData, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     for source, edges in graph.edges.items():
         for order, edge in enumerate(edges, 1):
             expression = graph.guards.get(edge.when, "") if edge.when is not None else ""

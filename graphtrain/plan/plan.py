@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, final
 
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import END, Node, Problem
+from graphtrain.graph.elements import END, GraphData, Node, Problem
 from graphtrain.kind import Read
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import ON_GRADIENTS
@@ -186,12 +185,13 @@ class Plan:
     Attributes:
         nodes: all of them, those of a body after those of the graph around it.
 
+    >>> from graphtrain.graph import Graph
     >>> plan = Plan(Graph.load("fit"))
     >>> [ref.path for _, ref in plan.by_path["validate/eval_batch"].reads if ref.kind == "slot"]
     ['validate/batch', 'validate/split', 'validate/samples']
     """
 
-    def __init__(self, graph: Graph, scope: Scope | None = None) -> None:
+    def __init__(self, graph: GraphData, scope: Scope | None = None) -> None:
         self.graph = graph
         self.main = scope if scope is not None else Scope(graph)
         self.scopes = {scope.path: scope for scope in self.main.with_inner()}

@@ -14,8 +14,7 @@ from fractions import Fraction
 from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node, Problem, Severity
+from graphtrain.graph.elements import GraphData, Node, Problem, Severity
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
@@ -97,7 +96,7 @@ class Scope:
         outer, outer_node: the enclosing graph, and that node.
     """
 
-    graph: Graph
+    graph: GraphData
     path: str = ""
     outer: Scope | None = None
     outer_node: Node | None = None
@@ -237,6 +236,7 @@ class Scope:
 
         Unless it is renamed, `window` is the size of the window of its optimizer, if the graph has one.
 
+        >>> from graphtrain.graph import Graph
         >>> scope = Scope(Graph.load("fit"))
         >>> [scope.named_by(scope.graph.nodes["step"], slot) for slot in ("optimizer", "model", "window")]
         ['optimizer', 'model', 'accumulate.window']
@@ -338,7 +338,7 @@ def readable_fields(scope: Scope, node: str) -> list[str]:
     return [name for name in names if field_type(scope, node, name) not in ("trigger", "other")]
 
 
-def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
+def outputs_of(graph: GraphData, *, optional: bool = True) -> tuple[str, ...]:
     """The slots that leave a graph when it is the body of a node, as ``outputs = ["loss", "metrics?"]`` names them.
 
     Arguments:
@@ -347,7 +347,7 @@ def outputs_of(graph: Graph, *, optional: bool = True) -> tuple[str, ...]:
     return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
 
 
-def made_resources(graph: Graph, resources: Mapping[str, Any] | None) -> dict[str, str]:
+def made_resources(graph: GraphData, resources: Mapping[str, Any] | None) -> dict[str, str]:
     """The resources that the nodes of a graph make before the run: name -> the name of the one that is copied.
 
     Supplied resources are not among them, nor those whose source is missing.
