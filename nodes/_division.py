@@ -1,4 +1,4 @@
-"""How several ranks divide the batches of an epoch: what each of them draws in a round, and what of it is its own."""
+"""How several ranks divide the batches of an epoch: what each of them draws in a round, and keeps of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch.utils.data import DistributedSampler
-
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import tensors_held, trace
-from graphtrain.data.loaders import loaders_of
-from graphtrain.data.samplers import parts_of
 from graphtrain.data.shares import Share, round_size
-from graphtrain.data.source import Numbered, Source
-from graphtrain.errors import DataError, RanksDivergedError
+from graphtrain.errors import RanksDivergedError
+from graphtrain.nodes._reading import Reading
 from graphtrain.state.content import content_hash
 
 if TYPE_CHECKING:
-    from graphtrain.nodes._reading import Reading
     from graphtrain.program.agreement import Agreement
 
 
@@ -30,27 +25,6 @@ class Round(NamedTuple):
     number: int  # which of the batches of the source this rank was given, from 0
     is_last: bool | None  # the epoch has no further round; None where nobody has looked
     stand_in: Any  # the first batch, for a rank without one that takes part in the passes of a sharded model
-
-
-def divide(reading: Reading, data: Any, source: Source, ranks: Agreement) -> None:
-    """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
-    run = reading.run
-    loaders = loaders_of(data)
-    parts = parts_of(*loaders.values() or [data])
-    if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
-        raise DataError(
-            f"{run.state.name(data)} has a DistributedSampler, which gives every rank another part; and ranks take "
-            "turns in the batches of one order already",
-            "leave the sampler out",
-        )
-    if isinstance(source, Numbered):
-        source.world_size = ranks.world_size
-        return
-    what = "several loaders that are read together" if loaders else f"a {type(data).__name__}"
-    run.notify(
-        f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its batches and keeps its "
-        f"own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every batch is loaded once"
-    )
 
 
 def draw(reading: Reading, ranks: Agreement, count: Callable[[Any], int], *, opens: bool) -> Round:

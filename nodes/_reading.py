@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import move, tensors_held, trace
 from graphtrain.data.loaders import loaders_of
-from graphtrain.data.samplers import drawn_from, length_of
+from graphtrain.data.samplers import drawn_from, length_of, parts_of
 from graphtrain.data.shares import Share
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import AsOpened, DataState
@@ -22,7 +22,6 @@ from graphtrain.data.together import Together, without_batch
 from graphtrain.errors import DataError
 from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.declaration import WrittenBatches
-from graphtrain.nodes import _division as divisions
 from graphtrain.state.generators import RandomAside, same_state
 
 if TYPE_CHECKING:
@@ -41,6 +40,26 @@ class DataOfRun(NamedTuple):
     windows: Sequence[Callable[[], int]]  # that are filled: how many micro-batches each takes
     graph_trains: bool
     counts_by_hand: bool
+
+
+def _divide(run: DataOfRun, data: Any, source: Source, ranks: Agreement) -> None:
+    """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
+    loaders = loaders_of(data)
+    parts = parts_of(*loaders.values() or [data])
+    if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
+        raise DataError(
+            f"{run.state.name(data)} has a DistributedSampler, which gives every rank another part; and ranks take "
+            "turns in the batches of one order already",
+            "leave the sampler out",
+        )
+    if isinstance(source, Numbered):
+        source.world_size = ranks.world_size
+        return
+    what = "several loaders that are read together" if loaders else f"a {type(data).__name__}"
+    run.notify(
+        f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its batches and keeps its "
+        f"own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every batch is loaded once"
+    )
 
 
 @final
@@ -144,7 +163,7 @@ class Reading:
             )
         source = Together(data, sources, self._combine) if loaders else self._source_of(data)
         if run.ranks is not None:
-            divisions.divide(self, data, source, run.ranks)
+            _divide(run, data, source, run.ranks)
         return source if loaders else AsOpened(source, run.state)
 
     def _source_of(self, data: Any) -> Source:

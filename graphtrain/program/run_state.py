@@ -8,7 +8,7 @@ not compared, or different on each rank is listed by name: docs/architecture.md 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -16,18 +16,18 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
-from graphtrain.state.changes import OTHER_SUBMODULES, changes, restore
-from graphtrain.state.codec import parts_in
+from graphtrain.program.stateful_objects import StatefulObjects
+from graphtrain.state.changes import OTHER_SUBMODULES, changes
+from graphtrain.state.changes import restore as restore_changes
+from graphtrain.state.codec import StateReader, parts_in
 from graphtrain.state.generators import capture_random, restore_random
-from graphtrain.state.modules import capture_module, restore_module
+from graphtrain.state.modules import capture_module, fit_buffers, restore_module
 from graphtrain.state.objects import MISFITS
 from graphtrain.state.optimizers import kept_groups, put_gradient
 from graphtrain.state.reachable import is_within
 from graphtrain.state.weights import weights_of
+from graphtrain.storage.state_files import state_digest
 from graphtrain.storage.strides import DEVICES
-
-if TYPE_CHECKING:
-    from graphtrain.program.stateful_objects import StatefulObjects
 
 Section = Mapping[str, Any]
 RunState = Mapping[str, Section]
@@ -274,7 +274,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
 
 def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     if run.snapshot is not None:
-        restore(run.snapshot, saved, reader=run.reader)
+        restore_changes(run.snapshot, saved, reader=run.reader)
     run.reader = None
 
 
@@ -315,3 +315,51 @@ OF_NODES = ("progress", "slots", "random")
 OF_TIMED_ROWS = ("metrics",)
 # Restored once nodes are set up, which calls code of the data, and draws random numbers.
 AFTER_SETUP = ("reachable", "random")
+
+
+# ---- the whole state
+
+
+def capture(run: StatefulObjects, alive: set[str], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
+    """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
+    run.writer = None
+    needed = {*sections, "reachable"} if "resources" in sections else {*sections}
+    # First, what values in transit refer to.
+    order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
+    captured = {name: SECTIONS[name].capture(run, alive) for name in order if name in needed}
+    if run.writer is not None:
+        run.unknown = list(dict.fromkeys([*run.unknown, *run.writer.lost]))
+    return {name: captured[name] for name in SECTIONS if name in captured}
+
+
+def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
+    """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
+    timed: RunState = {name: {} for name in OF_TIMED_ROWS} if run.program.records_by_time else {}
+    progress = {"progress": essential_progress(run, state["progress"])} if "progress" in state else {}
+    return {**state, **progress, **timed}
+
+
+def digest(run: StatefulObjects, state: RunState, sections: Collection[str] = tuple(SECTIONS)) -> str:
+    """A digest of these sections of a state, as far as a continuation depends on them."""
+    return state_digest({name: section for name, section in essential(run, state).items() if name in sections})
+
+
+def restore(
+    run: StatefulObjects, state: RunState, sections: Collection[str], exempt: Exemptions = EVERYTHING
+) -> list[str]:
+    """Restore some sections.
+
+    Returns:
+        Messages about saved progress that does not fit the nodes.
+
+    Raises:
+        CheckpointError: a resource has changed its shape, or is missing.
+    """
+    if "resources" in sections:
+        if run.snapshot is not None:
+            encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
+            run.reader = StateReader(run.snapshot, encoded)
+        for name in run.objects.modules.keys() & state["modules"].keys():
+            if name not in exempt.fresh:
+                fit_buffers(run.objects.modules[name], state["modules"][name]["buffers"])
+    return [line for name in sections for line in SECTIONS[name].restore(run, state[name], exempt) or ()]

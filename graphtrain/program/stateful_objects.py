@@ -1,4 +1,4 @@
-"""The objects of a run that have state: captured as one record, and restored."""
+"""The objects of a run that have state."""
 
 from __future__ import annotations
 
@@ -15,20 +15,10 @@ from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.program.run_state import (
-    EVERYTHING,
-    OF_TIMED_ROWS,
-    SECTIONS,
-    Exemptions,
-    RunState,
-    Section,
-    essential_progress,
-)
 from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
-from graphtrain.state.modules import fit_buffers
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import Reachable, is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot
@@ -74,7 +64,7 @@ class StatefulObjects:
         self.snapshot: StateSnapshot | None = None
         self.resources = resources
         self.unknown: list[str] = []
-        self.states: Section = {}  # the `state_dict` of each, while they are captured
+        self.states: Mapping[str, Any] = {}  # the `state_dict` of each, while they are captured
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
         self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
@@ -192,17 +182,6 @@ class StatefulObjects:
         """What has changed since the run began and nothing else saves; `states` as for `changes` of `state`."""
         return changes(self.snapshot, states=states) if self.snapshot is not None else NO_CHANGES
 
-    def capture(self, alive: set[str], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
-        """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
-        self.writer = None
-        needed = {*sections, "reachable"} if "resources" in sections else {*sections}
-        # First, what values in transit refer to.
-        order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
-        captured = {name: SECTIONS[name].capture(self, alive) for name in order if name in needed}
-        if self.writer is not None:
-            self.unknown = list(dict.fromkeys([*self.unknown, *self.writer.lost]))
-        return {name: captured[name] for name in SECTIONS if name in captured}
-
     def encoded(self, value: Any, path: str) -> Any:
         """A value in transit, encoded by references to the objects that others have."""
         return value if self.writer is None or type(value) in CONSTANTS else self.writer.pack(value, path)
@@ -233,17 +212,7 @@ class StatefulObjects:
             *(name_of_part(section, name) for section, names in parts.items() for name in names),
         }
 
-    def essential(self, state: RunState) -> dict[str, Section]:
-        """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-        timed: RunState = {name: {} for name in OF_TIMED_ROWS} if self.program.records_by_time else {}
-        progress = {"progress": essential_progress(self, state["progress"])} if "progress" in state else {}
-        return {**state, **progress, **timed}
-
-    def digest(self, state: RunState, sections: Collection[str] = tuple(SECTIONS)) -> str:
-        """A digest of these sections of a state, as far as a continuation depends on them."""
-        return state_digest({name: section for name, section in self.essential(state).items() if name in sections})
-
-    def differs_from(self, saved: Section) -> list[str]:
+    def differs_from(self, saved: Mapping[str, Any]) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
         now, of = self.changes().section, "reachable"
         changed = [
@@ -253,21 +222,3 @@ class StatefulObjects:
         ]
         what = "is not what it was when it was saved: `setup` makes something else"
         return [f"{shown_path(path)} {what}" for path in changed]
-
-    def restore(self, state: RunState, sections: Collection[str], exempt: Exemptions = EVERYTHING) -> list[str]:
-        """Restore some sections.
-
-        Returns:
-            Messages about saved progress that does not fit the nodes.
-
-        Raises:
-            CheckpointError: a resource has changed its shape, or is missing.
-        """
-        if "resources" in sections:
-            if self.snapshot is not None:
-                encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
-                self.reader = StateReader(self.snapshot, encoded)
-            for name in self.objects.modules.keys() & state["modules"].keys():
-                if name not in exempt.fresh:
-                    fit_buffers(self.objects.modules[name], state["modules"][name]["buffers"])
-        return [line for name in sections for line in SECTIONS[name].restore(self, state[name], exempt) or ()]

@@ -21,6 +21,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.outcome import Outcome
 from graphtrain.plain import is_equal
 from graphtrain.printable import shorten
+from graphtrain.program import run_state
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.run_state import OF_TIMED_ROWS
@@ -115,8 +116,8 @@ class CutTraining:
         """
         outcome = trainer.run_to(self._transitions)
         compiled = self._compiled
-        state = compiled.state.capture(set())  # progress is compared, not what is in transit
-        essential = compiled.state.essential(state)["progress"]
+        state = run_state.capture(compiled.state, set())  # progress is compared, not what is in transit
+        essential = run_state.essential(compiled.state, state)["progress"]
         program, names = compiled.program, {path: [*fields] for path, fields in essential.items()}
         trained = TrainedRun(self._count, names, tuple(program.timed()), program.records_by_time, tuple(self._cuts))
         saved = checkpoint_paths(self._run_dir / CHECKPOINTS_FOLDER)

@@ -22,6 +22,7 @@ from typing import Any, Literal, final
 
 from graphtrain.errors import CheckpointError, DataError, UsageError
 from graphtrain.plain import is_scalar
+from graphtrain.program import run_state
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
@@ -227,7 +228,7 @@ class _Reexecution:
 
     def _compare(self) -> StateComparison:
         alive = self._compiled.alive(self._goal_index, self._goal_ended)
-        now = self._essential(self._compiled.state.capture(alive))
+        now = self._essential(run_state.capture(self._compiled.state, alive))
         comparison = compare(self._expected, now)
         if not comparison.differences:
             comparison.check(state_digest(self._expected), state_digest(now))
@@ -236,7 +237,7 @@ class _Reexecution:
     def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """The state that the continuation depends on, as in `Trainer.digest`: no clocks, no progress of observers."""
         try:
-            return self._compiled.state.essential(sections)
+            return run_state.essential(self._compiled.state, sections)
         except KeyError as error:
             raise UsageError(
                 f"the checkpoint has no progress of the node {error}: setup supplies other resources now"

@@ -67,7 +67,7 @@ class Ranks:
         """A `DeviceMesh` over all ranks, for models that are sharded."""
         from graphtrain.ranks.sharded import mesh_of_process  # which few runs need
 
-        return mesh_of_process(device_type)
+        return mesh_of_process(device_type, WITH_DEVICES if device_type == "cuda" else "gloo")
 
     def leave(self) -> None:
         """Leave the others: their collective calls fail as soon as they need this rank.

@@ -17,7 +17,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from graphtrain.errors import UsageError
-from graphtrain.ranks.ranks import WITH_DEVICES
 
 
 def is_sharded(value: Any) -> bool:
@@ -113,12 +112,10 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
     return norms
 
 
-def mesh_of_process(device_type: str) -> DeviceMesh:
+def mesh_of_process(device_type: str, backend: str) -> DeviceMesh:
     """The mesh of a single process, which is a group of its own then."""
     if not dist.is_initialized():
-        backend = "gloo"
         if device_type == "cuda":
-            backend = WITH_DEVICES
             torch.cuda.set_device(torch.cuda.current_device())  # else a mesh warns that nobody has chosen one
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())

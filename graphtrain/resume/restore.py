@@ -14,6 +14,7 @@ from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.scope import made_resources
 from graphtrain.printable import one_line
+from graphtrain.program import run_state
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
 from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.resume.session import Session, other_kinds
@@ -50,7 +51,7 @@ def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) 
 def capture(run: Session) -> tuple[RunState, Manifest]:
     """The content of a checkpoint made now: the state, which shares its tensors with the run, and the facts."""
     compiled, loop = run.compiled, run.loop
-    state = compiled.state.capture(run.alive)
+    state = run_state.capture(compiled.state, run.alive)
     step, epoch = compiled.run_clock.step_and_epoch()
     graph, graph_hash = compiled.saved_graph
     facts = Manifest(
@@ -230,8 +231,9 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     # Nodes and slots may have other names than they had, by which values in transit are encoded.
     others = () if is_whole else ("progress", "slots")
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
-    saved = checkpoint.digest if is_whole else objects.digest(state, sections)
-    digest = objects.digest({**objects.capture(run.alive, sections), "reachable": state["reachable"]}, sections)
+    saved = checkpoint.digest if is_whole else run_state.digest(objects, state, sections)
+    loaded = {**run_state.capture(objects, run.alive, sections), "reachable": state["reachable"]}
+    digest = run_state.digest(objects, loaded, sections)
     if digest != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 
 from graphtrain.errors import CheckpointError, SaveFailedError
 from graphtrain.names import quoted
+from graphtrain.program import run_state
 from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.rank_saves import RankSave
@@ -276,7 +277,8 @@ class CheckpointWriter:
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the copy before, and the facts about it."""
         state, facts = capture(self._run)
-        essential, weights = self._run.compiled.state.essential(state), self._run.compiled.state.objects.weights()
+        stateful = self._run.compiled.state
+        essential, weights = run_state.essential(stateful, state), stateful.objects.weights()
         return StagedState(essential, local_of(state, essential), self._staging, weights), facts
 
     def _refuse(self, why: str) -> bool:

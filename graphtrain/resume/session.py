@@ -16,6 +16,7 @@ from graphtrain.graph.difference import Difference
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.scope import made_resources
 from graphtrain.printable import Notices
+from graphtrain.program import run_state
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
@@ -234,9 +235,9 @@ class Session:
         """
         position = self.compiled.locate(path, state["slots"], ended)
         objects = self.compiled.state
-        not_restored = objects.restore(state, [name for name in sections if name not in AFTER_SETUP], exempt)
+        not_restored = run_state.restore(objects, state, [name for name in sections if name not in AFTER_SETUP], exempt)
         self.compiled.resume_at(position, clock_of)
-        objects.restore(state, [name for name in AFTER_SETUP if name in sections])
+        run_state.restore(objects, state, [name for name in AFTER_SETUP if name in sections])
         self.loop.position, self.loop.ended = position, ended
         return not_restored
 
@@ -265,7 +266,7 @@ class Session:
         made, renaming = self._made | newly_made, Renaming(rename, self.compiled.graph, graph)
         former, policy, environment, loop = self.compiled, self.requests.policy, self.environment, self.loop
         # The state of nodes moves to the other graph in memory; resources are the same objects.
-        state = former.state.capture(former.written(), OF_NODES if moves else ("random",))
+        state = run_state.capture(former.state, former.written(), OF_NODES if moves else ("random",))
         position = loop.position
         try:
             prepared = {name: value for name, value in self._prepared.items() if name not in STEP_FUNCTIONS}
@@ -300,7 +301,7 @@ class Session:
             self.compiled, loop.position = former, position
             raise
         finally:
-            former.state.restore(state, ("random",))
+            run_state.restore(former.state, state, ("random",))
         self.requests.retentions = compiled.retentions
         self.resources, self._prepared, self.environment, self._made = all_resources, prepared, environment, made
         self.hyper_parameters = hyper_parameters

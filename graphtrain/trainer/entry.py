@@ -10,6 +10,7 @@ import torch
 
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
+from graphtrain.program import run_state
 from graphtrain.program.resources import SHARDED
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
@@ -81,7 +82,7 @@ def go_back(run: LiveRun, node: str) -> None:
         )
     checkpoint, writer.run_name = choose(files, files.checkpoints / name, session.world)
     assert checkpoint is not None, "it is named"
-    trained, progress = session.trained, session.compiled.state.capture(set(), ("progress",))["progress"]
+    trained, progress = session.trained, run_state.capture(session.compiled.state, set(), ("progress",))["progress"]
     session.compiled.release()
     session.watch.stop()
     session.compile_again()

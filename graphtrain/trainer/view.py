@@ -9,6 +9,7 @@ from typing import Any
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.graph import Graph
 from graphtrain.names import suggestion
+from graphtrain.program import run_state
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import not_finite_since
@@ -116,7 +117,7 @@ class RunView(Recorded):
             CheckpointError: something alive at this position cannot be encoded.
         """
         objects = self._session.compiled.state
-        return objects.digest(objects.capture(self._session.alive))
+        return run_state.digest(objects, run_state.capture(objects, self._session.alive))
 
     def save_points(self) -> list[str]:
         """The positions at which everything alive can be saved, as far as the declarations tell."""

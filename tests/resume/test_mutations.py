@@ -14,6 +14,7 @@ import torch
 
 from graphtrain import GraphtrainError
 from graphtrain.nodes import _reading
+from graphtrain.program import run_state
 from graphtrain.program.run_state import AFTER_SETUP, RunState
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.triggers import Every
@@ -32,14 +33,14 @@ CUTS = (3, 13, 19, 34, 57, 92, 105)
 def saved(change: Callable[[dict[str, Any]], object]) -> Mutation:
     """The state is changed between the disk and the run, as if it had been saved so."""
 
-    original = StatefulObjects.restore
+    original = run_state.restore
 
     def changed(self: Any, state: RunState, *rest: Any) -> Any:
         sections = {section: dict(parts) for section, parts in state.items()}
         change(sections)
         return original(self, sections, *rest)
 
-    return replaced(StatefulObjects, "restore", changed)
+    return replaced(run_state, "restore", changed)
 
 
 def without_part(part: str) -> Mutation:
@@ -57,12 +58,12 @@ def replaced(owner: Any, name: str, value: Any) -> Mutation:
 
 
 def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = StatefulObjects.restore
+    original = run_state.restore
 
     def restore_early(self: Any, state: RunState, sections: Any, *rest: Any) -> Any:
         return original(self, state, [name for name in sections if name not in AFTER_SETUP], *rest)
 
-    monkeypatch.setattr(StatefulObjects, "restore", restore_early)
+    monkeypatch.setattr(run_state, "restore", restore_early)
     monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
 
 
@@ -73,12 +74,12 @@ def generator_not_saved(name: str) -> Mutation:
 
 def random_drawn_from_by_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random generators are set aside while an epoch is reopened, and restored after it; without both they move."""
-    original = StatefulObjects.restore
+    original = run_state.restore
 
     def restore_all(self: StatefulObjects, state: RunState, sections: Any, *rest: Any) -> Any:
         return original(self, state, [*sections, *AFTER_SETUP] if "progress" in sections else (), *rest)
 
-    monkeypatch.setattr(StatefulObjects, "restore", restore_all)
+    monkeypatch.setattr(run_state, "restore", restore_all)
     monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
 
 
