@@ -1,4 +1,4 @@
-"""Imports point one way, as data: the packages from the bottom to the top, and every import that is made late."""
+"""Imports point one way, as data: the packages from the bottom to the top, and every import that closes a circle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import networkx
 import pytest
 
 import graphtrain
@@ -24,7 +25,7 @@ def rooms() -> dict[str, list[str]]:
     return {room.strip(): [name.strip("` ") for name in names.split(",")] for room, _, names in rows}
 
 
-# A module imports at its top what comes before it in this order, never what comes after. The modules directly under
+# A module imports what comes before it in this order, never what comes after. The modules directly under
 # `graphtrain/` are the ground on which everything stands.
 GROUND = ("alive", "errors", "lazy", "names", "outcome", "plain", "printable", "version")
 ORDER = tuple(package for packages in rooms().values() for package in packages)
@@ -36,11 +37,13 @@ DOORS = ("", "__main__")
 GALLERY = "graphs.gallery"
 ADAPTERS = "adapters"
 
-# Imports inside functions that point the other way: (module, package or module) -> the reason.
-LATE = {
+# Imports that point the other way, or close a circle: (module, module) -> the reason. They are made inside a function,
+# or for types.
+BACKWARD = {
     ("graph.graph", "checks"): "`Graph.check` is a method, and reading a graph costs no import of the checks",
     ("graph.graph", "storage.named"): "`Graph.load` takes a run directory",
     ("graph.elements", "viz.render"): "graphs and differences draw themselves: `render` and `_repr_svg_` are methods",
+    ("nodes._reading", "nodes.next_batch"): "the node owns the position that the reading of its data moves",
 }
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.
@@ -174,36 +177,20 @@ def imports_at_top(tree: ast.Module) -> set[str]:
     )
 
 
+def all_imports(module: str, tree: ast.Module) -> set[str]:
+    """The other modules of ours that a module imports: at its top, inside functions, and for types."""
+    return (imports_of_ours(tree) | imports_at_top(tree)) - {module, package_of(module)}
+
+
 def against_the_order(trees: Mapping[str, ast.Module]) -> list[tuple[str, str]]:
-    """Every import at the top of a module that points to what stands below it."""
+    """Every import of a module that points to what stands above it."""
     return [
         (module, name)
         for module, tree in trees.items()
         if package_of(module) not in DOORS
-        for name in sorted(imports_at_top(tree))
+        for name in sorted(all_imports(module, tree))
         if package_of(name) in DOORS or rank(name) > rank(module)
     ]
-
-
-def late_against_the_order(trees: Mapping[str, ast.Module]) -> set[tuple[str, str]]:
-    """Every import inside a function that points to what stands below it."""
-    return {
-        (module, name)
-        for module, tree in trees.items()
-        if package_of(module) not in DOORS
-        for name in imports_of_ours(tree) - imports_at_top(tree)
-        if rank(name) > rank(module) and name not in type_checking_only(tree)
-    }
-
-
-def type_checking_only(tree: ast.Module) -> set[str]:
-    """The modules that a module imports for its annotations alone."""
-    blocks = [
-        statement
-        for statement in tree.body
-        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
-    ]
-    return set().union(*(imports_of_ours(statement) for block in blocks for statement in block.body))
 
 
 # ---- the order
@@ -224,7 +211,7 @@ def test_the_page_about_the_architecture_names_files_that_exist() -> None:
 
 @pytest.mark.full
 def test_imports_point_one_way() -> None:
-    assert against_the_order(MODULES) == []
+    assert {*against_the_order(MODULES)} - BACKWARD.keys() == set()
 
 
 @pytest.mark.full
@@ -258,15 +245,6 @@ def test_the_engine_knows_no_name_of_a_kind() -> None:
 
 
 @pytest.mark.full
-def test_late_imports_are_listed_with_their_reason() -> None:
-    found = late_against_the_order(MODULES)
-    listed = {pair for pair in found if any((pair[0], name) in LATE for name in (pair[1], package_of(pair[1])))}
-    assert found - listed == set(), "an import inside a function that points the other way needs a line in LATE"
-    used = {key for key in LATE for pair in found if pair[0] == key[0] and within(pair[1], key[1])}
-    assert used == set(LATE), "these are not made any more"
-
-
-@pytest.mark.full
 def test_an_import_against_the_order_is_seen() -> None:
     """Between neighbours in the order: the test above would fail if the lower one imported the higher one."""
     pairs = [pair for pair in itertools.pairwise(ORDER) if {*pair} <= MODULES.keys()]
@@ -277,18 +255,23 @@ def test_an_import_against_the_order_is_seen() -> None:
         assert (inner, target) in against_the_order({inner: tree})
 
 
+def circles(imported: Mapping[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or through others."""
+    components = networkx.strongly_connected_components(networkx.DiGraph(imported))
+    return [sorted(modules) for modules in components if len(modules) > 1]
+
+
 @pytest.mark.full
 def test_no_circle_of_modules() -> None:
-    reached: dict[str, set[str]] = {name: imports_at_top(tree) - {""} for name, tree in MODULES.items()}
-    while True:
-        free = [name for name, targets in reached.items() if not targets - {name, package_of(name)}]
-        if not free:
-            break
-        for name in free:
-            del reached[name]
-        for targets in reached.values():
-            targets.difference_update(free)
-    assert reached == {}, "these import each other"
+    """Imports inside functions, and those for types, count as well."""
+    imported = {name: all_imports(name, tree) for name, tree in MODULES.items() if package_of(name) not in DOORS}
+    for module, name in BACKWARD:
+        imported[module].remove(name)
+    assert circles(imported) == []
+    for module, name in BACKWARD:  # or it needs no line there
+        imported[module].add(name)
+        assert len(circles(imported)) == 1, (module, name)
+        imported[module].remove(name)
 
 
 def test_no_package_is_a_heap() -> None:
