@@ -31,13 +31,24 @@ class PlanNode:
         parameters: every parameter of the kind, of its type.
         reads, setup_reads: what the kind reads, in its order, with the meaning of each name.
         expressions: the parameters that are evaluated at every visit, with their expressions.
-        writes: the slots, by path, in the order declared by the kind or the body; then those `returned`.
+        set_up_with: those of `setup_reads` that setup needs: all but data written by nodes, which visits read.
+        data: the resources with the batches that it fetches.
+        optional: the reads without which it is bypassed.
+        own_writes: the slots, by path, to which the results of a visit are written, in the order of kind or body.
         returned: values that its step function returns for slots: name -> path of the slot.
+        writes: both.
+        kills: the slots, by path, that are cleared by a visit.
         optimizers: the meaning of its slot `optimizer`: names of resources (or paths of slots).
         actions: its effects on gradients, in order.
         exits: its edges in order of priority.
         body: the names in the graph inside it.
         opens: the sizes, as expressions, of windows that its backward pass may open.
+        trigger: its trigger; None if it is always due.
+        start: the amount before which it is not due; None if it may be due from the start.
+        triggers: both of them that it has, which decide when it is due.
+        extra_due_fields: the fields that make it due in addition to its trigger.
+        is_never_due: True for a node with the trigger "never" that nothing else makes due.
+        can_be_skipped: True if a visit may do nothing because the trigger is not due.
     """
 
     exits: tuple[Exit, ...] = ()
@@ -57,14 +68,25 @@ class PlanNode:
         self.reads = tuple((read, scope.read_by(node, read.name)) for read in kind.reads)
         self.setup_reads = tuple((read, scope.read_by(node, read.name)) for read in kind.setup_reads or ())
         self.expressions = {name: scope.parameter(node, name) for name in scope.expressions(node)}
+        self.set_up_with = tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
+        self.data = tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
+        optional = body.graph.optional if body is not None else kind.optional
+        self.optional = tuple(scope.read_by(node, slot) for slot in optional)
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
+        self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
+        self.kills: frozenset[str] = scope.forgotten if kind.has_effect("forget") else frozenset()
         self.optimizers = optimizers_of(scope, node, "optimizer")
         self.actions = tuple(
             PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
             for action in kind.actions
             if action.effect in ON_GRADIENTS
         )
+        self.trigger, self.start = _trigger(self.parameters, kind.trigger), _trigger(self.parameters, FROM)
+        self.triggers = tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
+        self.extra_due_fields = kind.due_fields(self.parameters)
+        self.is_never_due = self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
+        self.can_be_skipped = kind.trigger == "every" and self.trigger is not None
 
     def new_instance(self) -> Any:
         """An instance of its kind, with its parameters."""
@@ -72,27 +94,6 @@ class PlanNode:
         for name, value in self.parameters.items():
             setattr(instance, name, value)
         return instance
-
-    @property
-    def data(self) -> tuple[str, ...]:
-        """The resources with the batches that it fetches."""
-        return tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
-
-    @property
-    def optional(self) -> tuple[Ref, ...]:
-        """The reads without which it is bypassed."""
-        slots = self.body.graph.optional if self.body is not None else self.kind.optional
-        return tuple(self.scope.read_by(self.node, slot) for slot in slots)
-
-    @property
-    def own_writes(self) -> tuple[str, ...]:
-        """The slots to which the results of a visit are written."""
-        return self.writes[: len(self.writes) - len(self.returned)]
-
-    @property
-    def kills(self) -> frozenset[str]:
-        """The slots, by path, that are cleared by a visit."""
-        return self.scope.forgotten if self.kind.has_effect("forget") else frozenset()
 
     @property
     def visit_reads(self) -> tuple[tuple[Read, Ref], ...]:
@@ -103,43 +104,6 @@ class PlanNode:
             *((Read(name), target) for name, target in self.expressions.items()),
             *self.opens,
         )
-
-    @property
-    def set_up_with(self) -> tuple[tuple[Read, Ref], ...]:
-        """The reads that setup needs: all of `setup_reads` but data written by nodes, which visits read."""
-        return tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
-
-    @functools.cached_property
-    def trigger(self) -> Trigger | None:
-        """Its trigger; None if it is always due."""
-        value = self.parameters.get(self.kind.trigger or "")
-        return value if isinstance(value, Trigger) else None
-
-    @property
-    def start(self) -> Trigger | None:
-        """The amount before which it is not due; None if it may be due from the start."""
-        value = self.parameters.get(FROM)
-        return value if isinstance(value, Trigger) else None
-
-    @property
-    def triggers(self) -> tuple[Trigger, ...]:
-        """The triggers that decide when it is due: its trigger and its start, if it has them."""
-        return tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
-
-    @property
-    def extra_due_fields(self) -> tuple[str, ...]:
-        """The fields that make it due in addition to its trigger."""
-        return self.kind.due_fields(self.parameters)
-
-    @property
-    def is_never_due(self) -> bool:
-        """True for a node with the trigger "never" that nothing else makes due."""
-        return self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
-
-    @property
-    def can_be_skipped(self) -> bool:
-        """True if a visit may do nothing because the trigger is not due."""
-        return self.kind.trigger == "every" and self.trigger is not None
 
     def problem(self, code: str, message: str, hint: str = "", *, thing: str = "nodes", **more: Any) -> Problem:
         """A problem of the node, or of its ``"edges"``."""
@@ -249,6 +213,11 @@ class Plan:
                 refs += each.expressions.values()
                 refs += [scope.resolve(text) for name, text in each.node.reads.items() if name not in each.expressions]
         return frozenset((leaf.path, leaf.name) for ref in refs for leaf in ref.leaves() if leaf.kind == "field")
+
+
+def _trigger(parameters: Mapping[str, Any], name: str | None) -> Trigger | None:
+    value = parameters.get(name or "")
+    return value if isinstance(value, Trigger) else None
 
 
 def _is_written_data(pair: tuple[Read, Ref]) -> bool:

@@ -19,29 +19,22 @@ class RunClock:
     """Reads the clocks of the graph that trains now, or did last, and of enclosing ones, without uncounted units.
 
     Attributes:
+        ends: the amounts that end the run.
         columns: the columns of rows of metrics besides step and epoch: the names of the clocks around training graphs.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
+        self.ends = self._ends(program.main)
         self._outer_clocks = {scope: _outer_clocks(program, scope) for scope in program.training}
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)
         )
 
     @property
-    def _scope(self) -> Scope:
-        return self._program.clocked
-
-    @property
-    def ends(self) -> tuple[Term, ...]:
-        """The amounts that end the run."""
-        return self._ends(self._program.main)
-
-    @property
     def shown_ends(self) -> tuple[Term, ...]:
         """The amounts that end the graph which trains, and those around it."""
-        return tuple(term for scope in self._scope.around[::-1] for term in self._ends(scope))
+        return tuple(term for scope in self._program.clocked.around[::-1] for term in self._ends(scope))
 
     def _ends(self, scope: Scope) -> tuple[Term, ...]:
         nodes = self._program.nodes_in(scope)
@@ -50,14 +43,14 @@ class RunClock:
 
     def count(self, unit: str) -> Fraction | None:
         """The exact value of a unit, of the graph that trains or else of an enclosing one; None if not counted."""
-        clock = self._program.clock(self._scope, unit)
+        clock = self._program.clock(self._program.clocked, unit)
         return clock.now() if clock is not None else None
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
         return {
             unit: int(self.count(unit) or 0)
-            for unit, text in self._scope.graph.units.items()
+            for unit, text in self._program.clocked.graph.units.items()
             if unit not in _NO_RATE and not text.endswith(".runs")
         }
 
@@ -65,14 +58,14 @@ class RunClock:
         """The clocks of the graphs around the one that trains, the outermost first: ``{"fold": 2}``."""
         return {
             name: value if isinstance(value := getattr(clock.node.instance, clock.field), int) else float(value)
-            for name, clock in self._outer_clocks.get(self._scope, {}).items()
+            for name, clock in self._outer_clocks.get(self._program.clocked, {}).items()
         }
 
     def nested(self) -> dict[str, Any]:
         """A name for files that distinguishes this training from others in an enclosing graph; empty without one."""
-        if self._scope is self._program.main:
+        if self._program.clocked is self._program.main:
             return {}
-        return {"clock_of": self._scope.path.rstrip("/"), "clocks": self.outer_counts()}
+        return {"clock_of": self._program.clocked.path.rstrip("/"), "clocks": self.outer_counts()}
 
     def go_by(self, path: str, position: int) -> None:
         """Use the clock of the innermost training graph around a position, or else of the body at a path."""
@@ -80,22 +73,18 @@ class RunClock:
         last = [scope for scope in program.training if scope.path == f"{path}/"]
         program.clocked = [program.clocked, *last, *(scope for scope in around if scope in program.training)][-1]
 
-    def trained(self) -> tuple[int, float]:
-        """Batches and seconds trained, in which the loss by an interruption is measured."""
-        return int(self.count("batches") or 0), float(self.count("seconds") or 0)
-
     def step_and_epoch(self) -> tuple[int, float]:
         """Steps of the optimizer, and epochs as a fraction, for a row of metrics."""
         return int(self.count("steps") or 0), float(self.count("epochs") or 0)
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
-        clock = self._program.clock(self._scope, "epoch_batches")
+        clock = self._program.clock(self._program.clocked, "epoch_batches")
         return _target(clock.node, clock.field) or None if clock is not None else None
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
-        for node in self._program.nodes_in(self._scope):
+        for node in self._program.nodes_in(self._program.clocked):
             for field in node.kind.fields.values():
                 if field.counts is not None and (passes := getattr(node.instance, field.name)):
                     opened = getattr(node.instance, field.window) if field.window is not None else 0
@@ -117,7 +106,7 @@ class RunClock:
 
     def shares(self, until: Trigger) -> dict[Term, float]:
         """The reached share of each amount that ends the run, or at which it is to pause, if it is counted now."""
-        around = self._scope.around
+        around = self._program.clocked.around
         terms = [(self._program.clocks[self._program.main][term.base.unit], term) for term in self.ends]
         terms += [(clock, term) for clock, term in self._program.limits(until) if clock.node.scope in around]
         return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms}
@@ -134,7 +123,7 @@ class RunClock:
                 parts.append(f"{word} {_text(value)}" + (f"/{length}" if length is not None else ""))
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
-        units = [unit for unit in self._scope.graph.units if unit != "seconds"]  # which no two runs share
+        units = [unit for unit in self._program.clocked.graph.units if unit != "seconds"]  # which no two runs share
         return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in units])
 
 

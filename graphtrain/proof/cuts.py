@@ -157,7 +157,7 @@ class CutTraining:
             self._remaining.pop()
         compiled = self._compiled
         place = compiled.run_clock.describe()
-        self._cuts.append(Cut(self._count, place, compiled.path(self._loop.position)))
+        self._cuts.append(Cut(self._count, place, compiled.program.nodes[self._loop.position].path))
         copy_run(self._run_dir, self._folder / self._cuts[-1].name)
 
 

@@ -149,7 +149,7 @@ class _Reexecution:
         comparison = self._nearest
         if comparison is None:  # the node was never passed, or the run was at its end
             comparison = self._compare()
-            path = self._compiled.path(self._loop.position)
+            path = self._compiled.program.nodes[self._loop.position].path
             if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
                 if self._compiled.program.timed_nodes:
                     notes.append(

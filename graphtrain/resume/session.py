@@ -147,7 +147,7 @@ class Session:
     @property
     def path(self) -> str:
         """The path of the node that runs next, or is running."""
-        return self.compiled.path(self.loop.position)
+        return self.compiled.program.nodes[self.loop.position].path
 
     @property
     def position(self) -> int:
@@ -157,12 +157,17 @@ class Session:
     @property
     def trained(self) -> dict[str, Any]:
         """How far the run has trained, as in a status."""
-        return {"trained": self.compiled.run_clock.trained(), **self.compiled.run_clock.nested()}
+        run_clock = self.compiled.run_clock
+        trained = int(run_clock.count("batches") or 0), float(run_clock.count("seconds") or 0)
+        return {"trained": trained, **run_clock.nested()}
 
     def join(self) -> None:
         """Let the ranks know from now on where this one is."""
         world = self.world
-        world.position, world.path_of = lambda: self.position, lambda position: self.compiled.path(position)
+        world.position, world.path_of = (
+            lambda: self.position,
+            lambda position: self.compiled.program.nodes[position].path,
+        )
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
         world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
         world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
@@ -209,7 +214,7 @@ class Session:
             seed_everything(derived_seed(self.seed, rank) if rank else self.seed)
         else:
             seed_the_rest(self.seed)
-        self.compiled.begin()
+        self.compiled.compiler.visits.enter(self.compiled.program.main, reset=True)
 
     def enter(
         self,
@@ -283,7 +288,7 @@ class Session:
                 # Nodes that keep their object hold their progress in it.
                 kept = {node.path for node in compiled.kept}
                 progress = {path: fields for path, fields in moved["progress"].items() if path not in kept}
-                path = renaming.path(former.path(position))
+                path = renaming.path(former.program.nodes[position].path)
                 compiled.locate(path, moved["slots"], loop.ended)  # refused before anything is released
                 former.release(compiled.kept)  # before the new ones open the same data
                 clock_of = renaming.path(former.program.clocked.path.rstrip("/"))

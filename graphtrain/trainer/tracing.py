@@ -153,7 +153,7 @@ def _explanation(
     first, compiler, where = nodes[0], compiled.compiler, compiled.run_clock.describe()
     if error is not None and not isinstance(error, GuardError):
         return Explanation(first.path, "?", (), where, _raised(error))
-    following = compiled.path(position)
+    following = compiled.program.nodes[position].path
     if first.body is not None and position == compiler.position(compiled.program.start_of(first.body)):
         return Explanation(first.path, following, (), where, "entered")
     asked: list[Asked] = []
