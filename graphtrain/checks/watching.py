@@ -119,7 +119,7 @@ class Watch:
                 self._cells.registers.add(owner, field.name)
                 if field.window is not None:
                     self._cells.registers.add(owner, field.window)
-                passes = self._mark(0)
+                passes = self._mark((0, False))
                 for other in self._acting:
                     effects = [each.effect for each in other.plan_node.actions if followed[0] in each.optimizers]
                     if effects:
@@ -137,7 +137,9 @@ class Watch:
         effects: Sequence[str],
     ) -> None:
         """A visit of a node that acts on the gradients of a window by which another divides."""
-        passes: int = self.marks[at]
+        passes, is_cut = self.marks[at]
+        # Once it is cut, it stays so until the step: a node on the way may change the answer.
+        is_cut = "backward" not in effects and passes > 0 and (is_cut or self._is_cut())
         opened = owner.fields[field.window] if field.window is not None and passes else 0
         size: int = opened or self._cells.field(owner, str(field.target)).read()
         words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}
@@ -146,14 +148,14 @@ class Watch:
                 fault = MISCOUNTED if size > 1 else MISCOUNTED_BY_ONE
                 self._report(fault, node, passes=str(passes + 1), **words)
             is_over = effect == "step" or (effect == "zero_grad" and acting.kind.name != "discard")
-            if is_over and 0 < passes < size and not self._is_cut():
+            if is_over and 0 < passes < size and not is_cut:
                 self._report(TOO_EARLY, node, passes=str(passes), **words)
         for effect in effects:
             if effect == "backward":
                 passes = min(passes + 1, LARGE + 3)
             elif effect in ("zero_grad", "step"):
                 passes = 0
-        self.marks[at] = passes
+        self.marks[at] = (passes, is_cut and passes > 0)
 
     def _is_cut(self) -> bool:
         """True where a short window is meant: at the last batch, or by an answer that depends on data or time."""

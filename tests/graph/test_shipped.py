@@ -263,7 +263,9 @@ def test_overlays_train_what_the_loop_by_hand_trains_and_resume_exactly(names: N
             FIT.overlay(*names)
         return
     made = with_overlays(names)
-    assert made.graph.check() == []
+    assert {problem.code for problem in made.graph.check()} <= {
+        "G503"
+    }  # all at once have more states than are explored
     models, steps, batches = by_hand(names)
     trainer = assert_exact(made, tmp_path, at=2).trainer
     for name, model in models.items():
