@@ -12,8 +12,8 @@ from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
 from graphtrain.language.closures import Cell, any_of, compile_guard, constant, never, stored
 from graphtrain.language.syntax import Expression, FieldOf, Name
-from graphtrain.plan.scope import Ref
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Ref, Scope
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.triggers import Due, Every
 
@@ -127,7 +127,7 @@ class Cells:
 
     # ---- guards and expressions
 
-    def compiled(self, scope: ProgramGraph, expression: Expression) -> Get:
+    def compiled(self, scope: Scope, expression: Expression) -> Get:
         """A call that returns the value of a guard or of another expression of a graph."""
         return compile_guard(expression, functools.partial(self.named, scope))
 
@@ -161,16 +161,16 @@ class Cells:
 
         return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us more
 
-    def named(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
+    def named(self, scope: Scope, expression: Name | FieldOf) -> Cell:
         """The cell of a name in a guard or an expression. A slot must hold a Python number or text.
 
         Reading a tensor would wait for its device in every transition.
         """
         if isinstance(expression, FieldOf):
-            return self.at(f"{scope.prefix}{expression.node}", expression.field)
-        ref = scope.names.resolve(expression.name)
+            return self.at(f"{scope.path}{expression.node}", expression.field)
+        ref = scope.resolve(expression.name)
         if ref.kind != "slot":
-            return self.of(next(iter(scope.nodes.values())), Read(expression.name), ref)
+            return self.of(self._program.start_of(scope), Read(expression.name), ref)
         slots, path = self._slots, ref.path
 
         def read() -> Any:

@@ -109,7 +109,7 @@ class CompiledGraph:
     @property
     def start(self) -> int:
         """The position of the node that the graph starts with."""
-        return self.program.main.nodes[self.graph.start].index
+        return self.program.start_of(self.program.main).index
 
     def path(self, position: int) -> str:
         """The path of the node at a position."""
@@ -218,7 +218,7 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
         is_meant = "every" in node.node.parameters or trigger is None or trigger.is_never
         if node.bypassed or "scheduler" not in node.kind.optional or is_meant:
             continue
-        for name in resources_of([node.scope.names.read_by(node.node, "scheduler")]):
+        for name in resources_of([node.scope.read_by(node.node, "scheduler")]):
             value = program.resources.get(name)
             for each in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(each, StepLR | MultiStepLR | ExponentialLR):

@@ -173,7 +173,7 @@ def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:
         for node in program.nodes:
             sources = [_source(node, dependent)] * len(node.plan_node.own_writes)
             if node.body is not None:
-                sources = [dependent.get(f"{node.body.prefix}{name}") for name in outputs_of(node.body.graph)]
+                sources = [dependent.get(f"{node.body.path}{name}") for name in outputs_of(node.body.graph)]
             for path, source in zip(node.plan_node.own_writes, sources, strict=True):
                 if source is not None and not node.bypassed:
                     dependent.setdefault(path, source)

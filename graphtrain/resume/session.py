@@ -286,7 +286,7 @@ class Session:
                 path = renaming.path(former.path(position))
                 compiled.locate(path, moved["slots"], loop.ended)  # refused before anything is released
                 former.release(compiled.kept)  # before the new ones open the same data
-                clock_of = renaming.path(former.program.clocked.prefix.rstrip("/"))
+                clock_of = renaming.path(former.program.clocked.path.rstrip("/"))
                 exempt = Exemptions(replaced=other_kinds(renaming.graph(former.graph).diff(graph)))
                 self.enter({**moved, "progress": progress}, path, loop.ended, clock_of, exempt, OF_NODES)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)
