@@ -73,6 +73,11 @@ class Edit:
         return placed(VERBS[self.verb](graph, self.subject, **self.arguments), graph, self.place)
 
     @property
+    def adds(self) -> bool:
+        """True if it adds the node that it is about."""
+        return self.verb in ("insert", "nest")
+
+    @property
     def defines_guard(self) -> bool:
         """True if it defines a guard, rather than widening one."""
         return self.verb == "guard" and self.arguments.get("expression") is not None
@@ -175,7 +180,7 @@ def _of_overlay(graph: Graph, edit: Edit) -> Graph:
     done = [other for other in graph.layers.done if other.overlay != edit.overlay]
     if edit in done and edit.verb != "set":
         return graph
-    is_defining = edit.defines_guard or edit.verb in ("insert", "nest", "replace", "remove")
+    is_defining = edit.defines_guard or edit.adds or edit.verb in ("replace", "remove")
     for other in done:
         if is_defining and (other.verb, other.subject) == (edit.verb, edit.subject):
             what = "guard" if edit.defines_guard else "node"
