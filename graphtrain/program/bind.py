@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
-from graphtrain.kind import Field, Read
+from graphtrain.kind import Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
 from graphtrain.names import nearest, quoted, suggestion
@@ -85,22 +84,18 @@ class ProgramNode:
             )
 
 
-@dataclass(frozen=True)
+@final
 class Clock:
-    """What counts one unit: a field of a node."""
+    """What counts one unit: a field of a node.
 
-    node: ProgramNode
-    field: str
+    Attributes:
+        declared: the declaration of the field.
+        restarts: for a counter that starts again at 0, the field that changes when it does.
+    """
 
-    @property
-    def declared(self) -> Field:
-        """The declaration of the field."""
-        return self.node.kind.fields[self.field]
-
-    @functools.cached_property
-    def restarts(self) -> str | None:
-        """For a counter that starts again at 0, the field that changes when it does."""
-        return self.declared.restarts
+    def __init__(self, node: ProgramNode, field: str) -> None:
+        self.node, self.field, self.declared = node, field, node.kind.fields[field]
+        self.restarts = self.declared.restarts
 
     def now(self) -> Fraction:
         """The exact value of the clock."""
@@ -276,12 +271,9 @@ class Program:
     @property
     def training_precision(self) -> str:
         """The precision of the nodes that train; "32-true" if there are none, or they differ."""
-        found = {
-            node.parameters["precision"]
-            for node in self.nodes
-            if node.kind.has_effect("backward") and "precision" in node.parameters
-        }
-        return found.pop() if len(found) == 1 else "32-true"
+        training = [node for node in self.nodes if node.kind.has_effect("backward")]
+        precisions = {node.parameters["precision"] for node in training if "precision" in node.parameters}
+        return precisions.pop() if len(precisions) == 1 else "32-true"
 
     def terms(self, node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
         """The amounts of a trigger, by the clock of the graph of a node."""

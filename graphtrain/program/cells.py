@@ -188,7 +188,7 @@ class Cells:
 def evaluated(ref: Ref, read: Get) -> Get:
     """A call that returns the value of an expression.
 
-    A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.evaluated` decides
+    A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.coerce` decides
     about the rest.
 
     Arguments:
@@ -198,7 +198,11 @@ def evaluated(ref: Ref, read: Get) -> Get:
         ExpressionError: when called.
     """
     name, text, parameter = ref.name, ref.text, ref.parameter
-    number, least, most = _bounded(parameter.annotation if parameter is not None else None)
+    annotation = parameter.annotation if parameter is not None else None
+    plain, *marks = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    number = plain if plain in (int, float) else None
+    least = max((mark.bound for mark in marks if isinstance(mark, Above)), default=-math.inf)
+    most = min((mark.bound for mark in marks if isinstance(mark, Below)), default=math.inf)
 
     def get() -> Any:
         try:
@@ -216,13 +220,3 @@ def evaluated(ref: Ref, read: Get) -> Get:
             raise ExpressionError(name, text, str(error)) from None
 
     return get
-
-
-def _bounded(annotation: Any) -> tuple[Any, float, float]:
-    """The type of numbers that a parameter takes (None if it takes other values), and their bounds."""
-    least, most = -math.inf, math.inf
-    if get_origin(annotation) is Annotated:
-        annotation, *bounds = get_args(annotation)
-        least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=least)
-        most = min((bound.bound for bound in bounds if isinstance(bound, Below)), default=most)
-    return (annotation if annotation in (int, float) else None), least, most
