@@ -18,7 +18,7 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
-from graphtrain.program.rounds import Act, Rounds, source_of_batches, then
+from graphtrain.program.rounds import Act, Rounds, slots_of_rounds, source_of, then
 from graphtrain.program.triggers import After, start_triggers
 
 
@@ -225,7 +225,7 @@ def _stop(program: Program, asking: ProgramNode) -> None:
 
 def _end_epoch(program: Program, asking: ProgramNode) -> None:
     """Let the node that fetches the batches end the epoch."""
-    source = source_of_batches(program, asking)
+    source = source_of(asking, slots_of_rounds(program))
     end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None
     if end_epoch is None:
         raise UsageError(
