@@ -26,15 +26,6 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
-# Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
-_OF_TRAINING = ("step", "epoch")
-
-# What names of metric objects may begin with that are of graphs which the same `setup` serves.
-_USUAL_SPLITS = ("val/", "test/")
-
-# The step function that a node reads -> the stage that it is for; of those that run backward it is "train".
-_STAGES = {"test_step": "test", "predict_step": "predict"}
-
 
 @final
 class ProgramNode:
@@ -120,9 +111,8 @@ def _stage_of(node: ProgramNode) -> str:
     """What a node calls step functions for: "train", "validate", "test" or "predict"."""
     if node.kind.has_effect("backward"):
         return "train"
-    functions = [target for read, target in node.plan_node.reads if "a step function" in read.holds]
-    called = {*resources_of(functions)}
-    return next((stage for name, stage in _STAGES.items() if name in called), "validate")
+    called = {*resources_of(ref for read, ref in node.plan_node.reads if "a step function" in read.holds)}
+    return "test" if "test_step" in called else "predict" if "predict_step" in called else "validate"
 
 
 @final
@@ -227,30 +217,30 @@ class Program:
         `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost; anything
         else by the loop in which the function is called. `optimizer` is that of the node, `stage` what that is for.
         """
-        name, names = read.name, node.scope
+        name, scope = read.name, node.scope
         if name in node.plan_node.returned:
             return Ref("slot", node.plan_node.returned[name])  # a value that it returned itself
         if name == "optimizer":
-            return names.read_by(node.node, name)
+            return scope.read_by(node.node, name)
         if name in self.resources:
-            return names.resolve(name)
-        if name == "stage" and name not in names.written:
-            return Ref("expression", names.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=names)
-        around = node.scope.around
+            return scope.resolve(name)
+        if name == "stage" and name not in scope.written:
+            return Ref("expression", scope.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=scope)
+        around = scope.around
         unit = "steps" if name == "step" else "batches"
-        counting = [scope for scope in around if unit in self.clocks[scope]]
-        if name in _OF_TRAINING:
-            counting = [scope for scope in counting if scope.steps][-1:] or counting[:1]
+        counting = [each for each in around if unit in self.clocks[each]]
+        if name in ("step", "epoch"):  # those of the training, in an evaluation too, which begins no epoch
+            counting = [each for each in counting if each.steps][-1:] or counting[:1]
         inside = around[around.index(counting[-1]) :] if counting else around
-        if any(name in scope.written for scope in inside):
-            return names.resolve(name)
+        if any(name in each.written for each in inside):
+            return scope.resolve(name)
         if counting:
             clock = self.clocks[counting[-1]][unit]
             if (field := clock.field if name == "step" else clock.node.kind.step_inputs.get(name)) is not None:
                 return Ref("field", clock.node.path, field)
         elif name == "step":  # a graph that only evaluates
-            return Ref("expression", names.path, f"{node.path}.step", text="0", scope=names)
-        return names.resolve(name)
+            return Ref("expression", scope.path, f"{node.path}.step", text="0", scope=scope)
+        return scope.resolve(name)
 
     def metric_prefix(self, node: ProgramNode) -> str:
         """``"generate/"`` if several nodes of its graph use one: its name, but for one that has that of its kind."""
@@ -352,11 +342,9 @@ class Program:
         splits = {f"{node.parameters[node.kind.records]}/" for node in self.plan.nodes if node.kind.records}
         training = {self.metric_prefix(node) for node in self.nodes if node.is_set_up_with("metric_prefix")}
         known = sorted({*splits, *training, *(f"epoch/{prefix}" for prefix in training)} - {""})
-        unknown = [
-            name
-            for name in objects
-            if ("/" in name or "" not in training) and not name.startswith((*known, *_USUAL_SPLITS))
-        ]
+        usual = (*known, "val/", "test/")  # of graphs which the same `setup` serves
+        asked = [name for name in objects if "/" in name or "" not in training]
+        unknown = [name for name in asked if not name.startswith(usual)]
         if unknown:
             starts = f"names begin with {quoted(known)}, or have no slash"
             yield f"nothing updates the metric objects {quoted(unknown)}: {starts}"

@@ -46,10 +46,8 @@ PROVIDED = (
     "seed",
 )
 
-_OF_METRICS = ("update", "compute", "reset")  # the methods of a metric object
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
-_STEP_INSTEAD = {"test_step": "validation_step"}  # if there is no function of that name
 
 # Resources that users supply to every graph, whether they are read or not.
 USUAL = (
@@ -159,8 +157,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
             prepared[name] = step_call(function, name)
         elif callable(own := getattr(model, name, None)):
             prepared[name] = step_call(own, f"model.{name}", model)
-        elif (instead := prepared.get(_STEP_INSTEAD.get(name, ""))) is not None:
-            prepared[name] = instead
+        elif name == "test_step" and prepared.get("validation_step") is not None:
+            prepared[name] = prepared["validation_step"]
     return prepared
 
 
@@ -190,7 +188,8 @@ def _metric_objects(objects: Any) -> Iterable[Any]:
         raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)
     names: dict[int, str] = {}
     for name, value in objects.items():
-        if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in _OF_METRICS):
+        lacks = [method for method in ("update", "compute", "reset") if not callable(getattr(value, method, None))]
+        if isinstance(value, type) or lacks:
             raise UsageError(
                 f"`metric_objects` has `{name}`, {described(value)}",
                 "pass an object with `update`, `compute` and `reset`, as a metric of torchmetrics has them",
