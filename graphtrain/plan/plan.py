@@ -42,7 +42,8 @@ class PlanNode:
         actions: its effects on gradients, in order.
         exits: its edges in order of priority.
         body: the names in the graph inside it.
-        opens: the sizes, as expressions, of windows that its backward pass may open.
+        visit_reads: the reads of a visit: the slots of the kind, the expressions of parameters, and the sizes, as
+            expressions, of windows that its backward pass may open.
         trigger: its trigger; None if it is always due.
         start: the amount before which it is not due; None if it may be due from the start.
         triggers: both of them that it has, which decide when it is due.
@@ -52,7 +53,6 @@ class PlanNode:
     """
 
     exits: tuple[Exit, ...] = ()
-    opens: tuple[tuple[Read, Ref], ...] = ()
 
     def __init__(self, scope: Scope, node: Node) -> None:
         kind, body = scope.kinds[node.name], scope.bodies.get(node.name)
@@ -68,10 +68,15 @@ class PlanNode:
         self.reads = tuple((read, scope.read_by(node, read.name)) for read in kind.reads)
         self.setup_reads = tuple((read, scope.read_by(node, read.name)) for read in kind.setup_reads or ())
         self.expressions = {name: scope.parameter(node, name) for name in scope.expressions(node)}
-        self.set_up_with = tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
+        written_data = [
+            (read, ref) for read, ref in self.setup_reads if "written batches" in read.holds and ref.kind == "slot"
+        ]
+        self.set_up_with = tuple(pair for pair in self.setup_reads if pair not in written_data)
         self.data = tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
         optional = body.graph.optional if body is not None else kind.optional
         self.optional = tuple(scope.read_by(node, slot) for slot in optional)
+        evaluated = [(Read(name), ref) for name, ref in self.expressions.items()]
+        self.visit_reads = (*self.reads, *written_data, *evaluated)
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
         self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
@@ -94,16 +99,6 @@ class PlanNode:
         for name, value in self.parameters.items():
             setattr(instance, name, value)
         return instance
-
-    @property
-    def visit_reads(self) -> tuple[tuple[Read, Ref], ...]:
-        """The reads of a visit: the slots of the kind, and the expressions of parameters."""
-        return (
-            *self.reads,
-            *filter(_is_written_data, self.setup_reads),
-            *((Read(name), target) for name, target in self.expressions.items()),
-            *self.opens,
-        )
 
     def problem(self, code: str, message: str, hint: str = "", *, thing: str = "nodes", **more: Any) -> Problem:
         """A problem of the node, or of its ``"edges"``."""
@@ -181,7 +176,7 @@ class Plan:
                 for plan_node in self.nodes:
                     opened = (each.optimizers for each in plan_node.actions if each.effect == declared.counts)
                     if not {*counter.optimizers}.isdisjoint(itertools.chain.from_iterable(opened)):
-                        plan_node.opens += ((Read(target.name), target),)
+                        plan_node.visit_reads += ((Read(target.name), target),)
 
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
@@ -218,11 +213,6 @@ class Plan:
 def _trigger(parameters: Mapping[str, Any], name: str | None) -> Trigger | None:
     value = parameters.get(name or "")
     return value if isinstance(value, Trigger) else None
-
-
-def _is_written_data(pair: tuple[Read, Ref]) -> bool:
-    read, ref = pair
-    return "written batches" in read.holds and ref.kind == "slot"
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:

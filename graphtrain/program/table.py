@@ -47,11 +47,7 @@ class Compiler:
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
         self.due_counters = {index: next(numbers) for index in due}
         self.counts = [0] * next(numbers)
-        self.exits = [self._choosing_edge(node) for node in program.nodes]
-        if visits.rounds is not None:
-            watch = visits.rounds.agreement.watch_choices
-            pairs = zip(program.nodes, self.exits, strict=True)
-            self.exits = [watch(node.index, leave) if len(node.plan_node.exits) > 1 else leave for node, leave in pairs]
+        self.exits = [self._exit(node) for node in program.nodes]
         self.at_end = visits.at_end(program.main)
         self.transitions = [watch.wrap(node, self._transition(node)) for node in program.nodes]
 
@@ -189,8 +185,13 @@ class Compiler:
         targets = self._program.targets(node)
         return targets[0] if len(targets) == 1 else None
 
-    def _choosing_edge(self, node: ProgramNode) -> Transition:
+    def _exit(self, node: ProgramNode) -> Transition:
         """The choice of the exit edge: the first whose guard holds."""
+        leave, rounds = self._choosing_edge(node), self.visits.rounds
+        is_chosen = rounds is not None and len(node.plan_node.exits) > 1
+        return rounds.agreement.watch_choices(node.index, leave) if rounds is not None and is_chosen else leave
+
+    def _choosing_edge(self, node: ProgramNode) -> Transition:
         ways = zip(node.plan_node.exits, self.counters[node.index], self._program.targets(node), strict=True)
         *choices, (_, last_counter, last_position, last_call) = [
             (
