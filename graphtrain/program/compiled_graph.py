@@ -204,10 +204,9 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
     """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default of the graph."""
     for node in program.nodes:
         trigger = node.plan_node.trigger
-        is_meant = "every" in node.node.parameters or trigger is None or trigger.is_never
-        if node.bypassed or "scheduler" not in node.kind.optional or is_meant:
+        if node.bypassed or trigger is None or trigger.is_never or "every" in node.node.parameters:
             continue
-        for name in resources_of([node.scope.read_by(node.node, "scheduler")]):
+        for name in resources_of(node.plan_node.optional):
             value = program.resources.get(name)
             for each in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(each, StepLR | MultiStepLR | ExponentialLR):
