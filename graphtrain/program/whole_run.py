@@ -167,6 +167,3 @@ class PlannedRun:
         ranks = current_ranks()
         device = resolve_device(self._device, ranks.local_rank if ranks.world_size > 1 else None)
         return ranks.mesh(device.type)
-
-    def __repr__(self) -> str:
-        return f"<PlannedRun of {self._plan.graph.title}>"

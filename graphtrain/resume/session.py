@@ -119,23 +119,11 @@ class Session:
             "ranks": several,
             "seed": self.seed,
         }
-        self.compiled = self._compile(graph, self.resources, self._prepared, self._made)
+        run = self.requests, self.recorder, self.watch
+        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *run, made=self._made)
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
-
-    def _compile(
-        self,
-        graph: Graph,
-        resources: Mapping[str, Any],
-        prepared: Mapping[str, Any],
-        made: Mapping[str, str],
-        former: CompiledGraph | None = None,
-        renaming: Renaming | None = None,
-        new: Collection[str] | None = None,
-    ) -> CompiledGraph:
-        run = self.requests, self.recorder, self.watch
-        return CompiledGraph(graph, resources, prepared, *run, former, renaming, new, made)
 
     # ---- its position
 
@@ -250,7 +238,8 @@ class Session:
         former = self.compiled.state
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-        self.compiled = self._compile(self.compiled.graph, self.resources, prepared, self._made)
+        run = self.requests, self.recorder, self.watch
+        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, made=self._made)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -278,7 +267,8 @@ class Session:
             if environment is not None:
                 environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
-            compiled = self._compile(graph, all_resources, prepared, made, older, renaming, resources)
+            run = self.requests, self.recorder, self.watch
+            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, resources, made)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
