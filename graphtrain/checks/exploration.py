@@ -20,8 +20,8 @@ from graphtrain.checks.gradient_rules import Fault
 from graphtrain.checks.stubs import Fetching, Sizes, StubCells, stub
 from graphtrain.checks.watching import Watch
 from graphtrain.plan.plan import Plan
-from graphtrain.plan.scope import resources_of, slots_of
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Scope, resources_of, slots_of
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
@@ -77,10 +77,10 @@ class _StubVisits(Visits):
     def setup(self, node: ProgramNode) -> Act:
         return nothing
 
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
+    def enter(self, scope: Scope, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
         self._machine.enter(scope)
 
-    def at_end(self, scope: ProgramGraph) -> list[Act]:
+    def at_end(self, scope: Scope) -> list[Act]:
         return [functools.partial(self._machine.leave, scope)] if scope.outer is not None else []
 
     def call(self, node: ProgramNode) -> Act:
@@ -143,7 +143,7 @@ class Machine:
         self.cells.sizes = sizes
         for scope in self.program.scopes.values():
             self._reset(scope)
-        return self._snapshot(self.program.main.nodes[self.program.graph.start].index)
+        return self._snapshot(self.program.start_of(self.program.main).index)
 
     def follow(self, state: State, *, is_sure: bool) -> Iterator[tuple[State, Trail, bool]]:
         """The states after a visit, with the visits made and True if nothing was chosen."""
@@ -223,7 +223,7 @@ class Machine:
     def _batches_in_epoch(self, node: ProgramNode) -> int:
         sizes, limit = self.cells.sizes, node.parameters.get("limit")
         batches = sizes.inner
-        if node.scope.outer is None or node.scope.names.steps:  # a window fits into an epoch of some batches
+        if node.scope.outer is None or node.scope.steps:  # a window fits into an epoch of some batches
             batches = max(sizes.batches, self.cells.widest + 1) if sizes.batches > 2 else sizes.batches
         return min(batches, limit) if isinstance(limit, int) else batches
 
@@ -245,34 +245,33 @@ class Machine:
 
     # ---- bodies
 
-    def _defaults(self, scope: ProgramGraph) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def _defaults(self, scope: Scope) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The fields of the nodes of a graph, each with the values with which it is entered."""
         return [
             (
                 node.fields,
                 {field.name: field.default for field in node.kind.fields.values() if field.stored and not field.stays},
             )
-            for node in scope.nodes.values()
+            for node in self.program.nodes_in(scope)
         ]
 
-    def _reset(self, scope: ProgramGraph, kept: Collection[object] = ()) -> None:
+    def _reset(self, scope: Scope, kept: Collection[object] = ()) -> None:
         """A graph is entered: its progress is at the defaults, and nothing in it is known, except some answers."""
         for fields, defaults in self._resets[scope]:
             fields.update(defaults)
         self.cells.questions.forget(scope, kept)
 
-    def enter(self, body: ProgramGraph) -> None:
+    def enter(self, body: Scope) -> None:
         """A body is entered."""
         self._reset(body)
         self.watch.enter()
-        for node in body.nodes.values():
+        for node in self.program.nodes_in(body):
             for path in slots_of(ref for read, ref in node.plan_node.set_up_with if read.required):
                 self._read(node, path)
 
-    def leave(self, body: ProgramGraph) -> None:
+    def leave(self, body: Scope) -> None:
         """A body is left: what nothing outside reads is as if it had not run."""
-        outer = body.outer
-        assert outer is not None, "it is a body"
+        outer = self.program.nodes_around(body)[-1]
         self.watch.leave(body, self._node)
         self._trail.append(outer.index)
         for act in self.cells.after_visit[outer.path]:

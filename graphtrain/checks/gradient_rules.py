@@ -64,7 +64,7 @@ zero_grad  clean  clean  clean      clean       clean
 _DOES = {
     "exchange": "exchanges",
     "scale": "unscales",
-    "clip": "clips",
+    "clip": "changes",
     "divide": "divides",
     "use": "uses",
     "read": "reads",
@@ -78,7 +78,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "`accumulation_reached` does",
     ),
     "G402": (
-        "`{node}` adds gradients of {optimizer} to some that were clipped already: the sum is not clipped",
+        "`{node}` adds gradients of {optimizer} to some that were clipped or changed already: the sum is not",
         "clip once, after the last backward pass of a window and before the step",
     ),
     "G403": (

@@ -93,9 +93,10 @@ def _is_unbound(node: PlanNode) -> bool:
     if not _counts(node) and all(each.slot != "optimizer" or each.effect == "read" for each in node.actions):
         return False  # its kind names the optimizers by separate slots; one that only reads changes nothing
     scope: Scope | None = node.scope
-    inner = node.node
+    inner, is_of_overlay = node.node, False  # which did not know the optimizer that the graph names
     while scope is not None:
-        if "optimizer" in inner.reads or scope.graph.optimizer:
+        is_of_overlay |= any(edit.subject == inner.name and edit.adds for edit in scope.graph.layers.done)
+        if "optimizer" in inner.reads or (scope.graph.optimizer and not is_of_overlay):
             return False
         if scope.outer_node is None:
             break

@@ -100,7 +100,7 @@ def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
 
     before = [number for number, each in enumerate(way[:-1]) if acts(each)]
     path = _names(way[before[-1] :] if before else way)
-    return node.scope.names.problem(
+    return node.scope.problem(
         fault.code,
         f"nodes.{node.node.name}",
         fault.message.format(**words),
@@ -124,7 +124,7 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
         reads = f"a guard on an edge leaving `{path}` reads" if is_guard else f"`{path}` reads"
         on = "before" if is_certain else "before on some path"
         move = "move the edge to where it is written" if is_guard else "give the read a default (`= None`)"
-        yield node.scope.names.problem(
+        yield node.scope.problem(
             "G303" if is_certain else "G304",
             f"{'edges' if is_guard else 'nodes'}.{node.node.name}",
             f"{reads} `{slot}`, which nothing has written {on}: it is written by {writing}",

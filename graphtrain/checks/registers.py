@@ -6,7 +6,8 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple, final
 
-from graphtrain.program.bind import ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Scope
+from graphtrain.program.bind import ProgramNode
 
 
 @final
@@ -24,9 +25,9 @@ class Questions:
         self.first: list[bool | None] = []
         self.choices: list[bool] = []
         self._asked = 0
-        self._numbers: dict[tuple[ProgramGraph, object], int] = {}
+        self._numbers: dict[tuple[Scope, object], int] = {}
 
-    def number(self, scope: ProgramGraph, question: object, first: bool | None = None) -> tuple[int, bool]:
+    def number(self, scope: Scope, question: object, first: bool | None = None) -> tuple[int, bool]:
         """The number of a question of a graph, and True if it is new."""
         is_new = (scope, question) not in self._numbers
         if is_new:
@@ -35,10 +36,10 @@ class Questions:
             self.first.append(first)
         return self._numbers[scope, question], is_new
 
-    def forget(self, scope: ProgramGraph, kept: Collection[object] = ()) -> None:
+    def forget(self, scope: Scope, kept: Collection[object] = ()) -> None:
         """Give the questions of a graph, and of those inside it, their first answers, except some."""
         for (other, question), number in self._numbers.items():
-            if other.prefix.startswith(scope.prefix) and question not in kept:
+            if other.path.startswith(scope.path) and question not in kept:
                 self.answers[number] = self.first[number]
 
     def ask(self, number: int) -> bool:

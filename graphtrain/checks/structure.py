@@ -194,6 +194,9 @@ def _clock(scope: Scope) -> Iterator[Problem]:
             yield scope.problem("G116", thing, f"`{text}` is counted in a body, and starts again with it", hint)
         elif not problems and not is_countable(scope, owner, field):
             yield scope.problem("G116", thing, f"`{text}` is not a number, so no unit can count it")
+        elif not problems and (kind := scope.kinds[owner]) is not None and kind.fields[field].with_gradients:
+            hint = "count in a field of its own, declared as progress(0)"
+            yield scope.problem("G116", thing, f"`{text}` is cleared with the gradients, so no unit can count it", hint)
 
 
 # ---- edges

@@ -20,8 +20,8 @@ from graphtrain.language.closures import COMPARISONS, Cell, Read, any_of, compil
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.changers import changers
 from graphtrain.plan.plan import PlanNode
-from graphtrain.plan.scope import Ref
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Ref, Scope
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.triggers import Due
 
@@ -152,8 +152,8 @@ class StubCells(Cells):
             return constant(declared.default) if declared.stored else Cell(_unknown)
         return super().at(path, name)
 
-    def _changers(self, scope: ProgramGraph, expression: Expression) -> list[str]:
-        return [f"{scope.prefix}{name}" for name in changers(self._program.plan, scope.names, expression)]
+    def _changers(self, scope: Scope, expression: Expression) -> list[str]:
+        return [f"{scope.path}{name}" for name in changers(self._program.plan, scope, expression)]
 
     # ---- triggers
 
@@ -184,16 +184,16 @@ class StubCells(Cells):
             answers[number] = answers[number] or None
 
         if is_new:
-            for owner, _, _ in self._program.plan.terms(scope.names, trigger):
-                name = owner.path.removeprefix(scope.prefix).partition("/")[0]
-                self.after_visit[scope.prefix + name].append(tick)
+            for owner, _, _ in self._program.plan.terms(scope, trigger):
+                name = owner.path.removeprefix(scope.path).partition("/")[0]
+                self.after_visit[scope.path + name].append(tick)
             if what == "due" and node.kind.trigger == "every":
                 self.after_visit[node.path].append(functools.partial(answers.__setitem__, number, False))
         return functools.partial(self.questions.ask, number)
 
     # ---- guards and expressions
 
-    def compiled(self, scope: ProgramGraph, expression: Expression) -> Read:
+    def compiled(self, scope: Scope, expression: Expression) -> Read:
         questions: list[Read] = []
 
         def numbered(part: Expression) -> Expression:
@@ -210,7 +210,7 @@ class StubCells(Cells):
 
         return compile_guard(numbered(expression), cell)
 
-    def _question(self, scope: ProgramGraph, part: Expression) -> Read:
+    def _question(self, scope: Scope, part: Expression) -> Read:
         """The truth value of a comparison, or of what is read: computed where all of it is known, else asked."""
         if isinstance(part, FieldOf) and part.field == "due":
             return self.named(scope, part).read
@@ -227,7 +227,7 @@ class StubCells(Cells):
         finite = [abs(int(each)) for each in numbers if isinstance(each, int | float) and math.isfinite(each)]
         widest = [self.widest, 3] if any(node.kind.counter(name) for node, name in self.registers.read) else []
         self.registers.tie(self.registers.read, [*finite, *widest], _divisors(small))
-        self.read_outside |= {each for each in self.registers.read if not scope.prefix.startswith(each[0].scope.prefix)}
+        self.read_outside |= {each for each in self.registers.read if not scope.path.startswith(each[0].scope.path)}
         self.registers.read |= before
 
         def answer() -> bool:
@@ -238,14 +238,14 @@ class StubCells(Cells):
 
         return answer
 
-    def _with_small_numbers(self, scope: ProgramGraph, part: Expression) -> Expression | None:
+    def _with_small_numbers(self, scope: Scope, part: Expression) -> Expression | None:
         """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or multiplies
         or divides by what is no small number: it is not known then.
         """
 
         def filled(part: Expression) -> Expression:
             if isinstance(part, FieldOf):
-                ref = scope.names.field(part.node, part.field)
+                ref = scope.field(part.node, part.field)
                 node = self._program.by_path.get(ref.path) if ref.kind == "field" else None
                 if node is not None and ref.name in node.parameters and (ref.path, ref.name) not in self.window_sizes:
                     return Constant(node.parameters[ref.name])
@@ -270,14 +270,14 @@ class StubCells(Cells):
             return super().expression(ref)
         return compile_guard(ref.expression, functools.partial(self.named, scope))
 
-    def named(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
+    def named(self, scope: Scope, expression: Name | FieldOf) -> Cell:
         if isinstance(expression, FieldOf):
-            ref = Ref("field", f"{scope.prefix}{expression.node}", expression.field)
+            ref = Ref("field", f"{scope.path}{expression.node}", expression.field)
         else:
-            ref = scope.names.resolve(expression.name)
+            ref = scope.resolve(expression.name)
         match ref.kind:
             case "field":
-                if "/" in ref.path.removeprefix(scope.prefix):
+                if "/" in ref.path.removeprefix(scope.path):
                     self.due_outside |= {(ref.path, "due"), (ref.path, FROM)}
                 return self.at(ref.path, ref.name)
             case "expression":

@@ -30,9 +30,9 @@ class Trap:
 
     def __init__(self, exploration: Exploration, states: Collection[int], absent: Collection[str] = ()) -> None:
         self._absent = absent
-        machine, pairs = exploration.machine, dict[tuple[ProgramNode, ProgramNode], None]()  # in order
+        self._program, pairs = exploration.machine.program, dict[tuple[ProgramNode, ProgramNode], None]()  # in order
         for before, after in exploration.graph.subgraph(states).edges:
-            arrived = machine.program.nodes[exploration.states[after][0]]
+            arrived = self._program.nodes[exploration.states[after][0]]
             pairs.update(dict.fromkeys(itertools.pairwise([*exploration.visited([before, after]), arrived])))
         visited = sorted({node for node, _ in pairs}, key=lambda node: node.index)
         self._scope = visited[0].scope
@@ -40,7 +40,7 @@ class Trap:
         self._steps = networkx.DiGraph(pair for pair in pairs if {*pair} <= {*self.nodes})
         closed = [(node, name) for node in self.nodes for name in self._closed(node)]
         self.deciding = list(dict.fromkeys(name for _, name in closed))
-        self._guards = [self._scope.names.guards[name] for name in self.deciding]
+        self._guards = [self._scope.guards[name] for name in self.deciding]
         self._first = closed[0][0] if closed else self.nodes[0]
 
     def _closed(self, node: ProgramNode) -> list[str]:
@@ -56,8 +56,8 @@ class Trap:
     @property
     def reads_windows(self) -> bool:
         """True if a count of backward passes decides."""
-        read = [(f"{self._scope.prefix}{part.node}", part.field) for part in self._read()]
-        by_path = {node.path: node for node in self._scope.nodes.values()}
+        read = [(f"{self._scope.path}{part.node}", part.field) for part in self._read()]
+        by_path = {node.path: node for node in self._program.nodes_in(self._scope)}
         return any(path in by_path and by_path[path].kind.counter(field) is not None for path, field in read)
 
     def _read(self) -> list[FieldOf]:
@@ -65,13 +65,14 @@ class Trap:
 
     def problem(self, severity: Severity) -> Problem:
         """The problem, with a shortest loop."""
-        scope, node = self._scope.names, self._first
+        scope, node = self._scope, self._first
         ways = [networkx.shortest_path(self._steps, after, node) for after in self._steps[node]]
         path = (node.path, *(each.path for each in min(ways, key=len)))
         deciding, names = quoted(self.deciding), quoted([each.path for each in self.nodes], most=16)
         asked = {part.node for part in self._read()}
-        ending = (each for name, each in self._scope.nodes.items() if name in asked and each.kind.trigger == "after")
-        if (never := next((each for each in ending if each.plan_node.is_never_due), None)) is not None:
+        ending = [each for each in self._program.nodes_in(scope) if each.kind.trigger == "after"]
+        never = next((each for each in ending if each.node.name in asked and each.plan_node.is_never_due), None)
+        if never is not None:
             return scope.problem(
                 "G504",
                 f"nodes.{never.node.name}.after",

@@ -22,8 +22,8 @@ from graphtrain.checks.gradient_rules import (
 from graphtrain.checks.stubs import LARGE, StubCells
 from graphtrain.kind import Field
 from graphtrain.plan.plan import PlanNode, optimizers_of
-from graphtrain.plan.scope import Ref
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Ref, Scope
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import Act
 
 _Rules = Mapping[tuple[str, State], tuple[State, Fault | None]]
@@ -169,7 +169,7 @@ class Watch:
         the nodes wrote with which an evaluation began there; None if none has.
         """
         with_model = {
-            node.path: optimizers_of(node.scope.names, node.node, "model")
+            node.path: optimizers_of(node.scope, node.node, "model")
             for node in self._program.nodes
             if "model" in node.kind.slots and node.node.body is None
         }
@@ -188,7 +188,7 @@ class Watch:
             if action.effect == "backward" and modes.count(None) < len(modes):
                 does, modes = "runs backward in", (None,) * len(modes)
             elif action.effect == "eval":
-                saved, written = modes[-1] or frozenset(), frozenset(node.scope.names.written_by(node.node))
+                saved, written = modes[-1] or frozenset(), frozenset(node.scope.written_by(node.node))
                 does = does if saved.isdisjoint(written) else "takes for that of the training the"
                 modes = (*modes[:-1], saved | written)
             elif action.effect == "train":
@@ -202,13 +202,13 @@ class Watch:
         for _, at in self._modes:
             self.marks[at] = (*self.marks[at], None)
 
-    def leave(self, body: ProgramGraph, last: ProgramNode) -> None:
+    def leave(self, body: Scope, last: ProgramNode) -> None:
         """A body is left after a node."""
         for model, at in self._modes:
             *around, inside = self.marks[at]
             self.marks[at] = tuple(around)
             if inside is not None:
-                self._report(WRONG_MODE, last, model=model, does=f"ends `{body.prefix[:-1]}` in")
+                self._report(WRONG_MODE, last, model=model, does=f"ends `{body.path[:-1]}` in")
 
 
 def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Effects]]:

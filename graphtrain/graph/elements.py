@@ -160,6 +160,11 @@ class Edit:
     overlay: str = field(default="", compare=False)
 
     @property
+    def adds(self) -> bool:
+        """True if it adds the node that it is about."""
+        return self.verb in ("insert", "nest")
+
+    @property
     def defines_guard(self) -> bool:
         """True if it defines a guard, rather than widening one."""
         return self.verb == "guard" and self.arguments.get("expression") is not None

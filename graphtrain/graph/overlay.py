@@ -132,7 +132,7 @@ def _of_overlay(graph: G, edit: Edit) -> G:
     done = [other for other in graph.layers.done if other.overlay != edit.overlay]
     if edit in done and edit.verb != "set":
         return graph
-    is_defining = edit.defines_guard or edit.verb in ("insert", "nest", "replace", "remove")
+    is_defining = edit.defines_guard or edit.adds or edit.verb in ("replace", "remove")
     for other in done:
         if is_defining and (other.verb, other.subject) == (edit.verb, edit.subject):
             what = "guard" if edit.defines_guard else "node"

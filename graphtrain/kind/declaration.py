@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
-from graphtrain.kind.fields import EPOCH_FIELDS, ON_GRADIENTS, Action, Field, action_of
+from graphtrain.kind.fields import EPOCH_FIELDS, ON_GRADIENTS, Field, action_of
 from graphtrain.kind.parameter import REQUIRED, Metric, Mode, Parameter
 from graphtrain.kind.signatures import descriptions_of
 from graphtrain.kind.trigger import Trigger
@@ -122,11 +122,22 @@ class Declared(TypedDict, total=False):
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
     The arguments of `@node` have the same names here; `idle_without` has the parameters among `optional`.
+
+    Attributes:
+        trigger: the name of its trigger parameter, "every" or "after", if it has one.
+        actions: its effects, parsed, in order.
+        fetches: True if it fetches batches, and has the fields about epochs.
+        keeps_state: True if its objects have a state of their own beside progress.
+        may_return_slots: True if it is given a user's step function that may return values for further slots.
+        records: the parameter with the prefix of its metrics, which has the name of a slot that it writes; or empty.
+        keeps: the parameter with the slots, of those that its step function returns, that an epoch does not clear.
+        monitor: the parameter that names a recorded metric; empty for none.
+        mode: the parameter that says whether small or large values of `monitor` are good; empty for none.
 
     Raises:
         TypeError: an argument does not fit the signature, or the others.
@@ -154,19 +165,28 @@ class Kind:
     def __post_init__(self) -> None:
         for name, value in vars(self).copy().items():
             if isinstance(value, Mapping):
-                self._set(name, MappingProxyType(dict(value)))
+                setattr(self, name, MappingProxyType(dict(value)))
         for name in ("writes", "effects", "optional", "varying", "transient"):
             names = getattr(self, name)
-            self._set(name, (names,) if isinstance(names, str) else tuple(names))
-        self._set("idle_without", tuple(each for each in self.optional if each in self.parameters))
-        self._set("optional", tuple(each for each in self.optional if each not in self.parameters))
+            setattr(self, name, (names,) if isinstance(names, str) else tuple(names))
+        self.idle_without = tuple(each for each in self.optional if each in self.parameters)
+        self.optional = tuple(each for each in self.optional if each not in self.parameters)
+        self.trigger = self._typed(Trigger) or None
+        self.actions = tuple(map(action_of, self.effects))
+        self.fetches = self.fields.keys() >= EPOCH_FIELDS
+        self.keeps_state = self.has("state_dict") and self.has("load_state_dict")
+        self.may_return_slots = self.takes("a step function") and not self.takes("a repeated step function")
+        self.records = next((name for name in self.writes if name in self.parameters), "")
+        self.keeps = "keep" if self.may_return_slots and "keep" in self.parameters else ""
+        self.monitor = self._typed(Metric)
+        self.mode = self._typed(Mode) if self.monitor else ""
         fixed = {self.trigger, FROM, *self.writes, *self.extra_due_fields.values()}  # read before the node runs
         if self.varying == _BY_DEFAULT:
             is_class = inspect.isclass(self.implementation)
-            self._set("varying", () if is_class else tuple(name for name in self.parameters if name not in fixed))
+            self.varying = () if is_class else tuple(name for name in self.parameters if name not in fixed)
         actions = {action.effect for action in self.actions}
         drawn = next((family for effect, family in _FAMILY_OF_EFFECT.items() if effect in actions), None)
-        self._set("family", self.family or drawn or ("bookkeeping" if actions or self.observer else "other"))
+        self.family = self.family or drawn or ("bookkeeping" if actions or self.observer else "other")
         read = {read.name for read in (*self.reads, *(self.setup_reads or ()))}
         unknown = f"{{!r}}, which is no parameter; known: {', '.join(self.parameters) or 'none'}"
         flags = {name for name, each in self.fields.items() if self.trigger is not None and each.type in (bool, Any)}
@@ -188,9 +208,6 @@ class Kind:
             if wrong := [name for name in names if name not in right]:
                 raise TypeError(message.format(wrong[0]))
 
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
     def _typed(self, annotation: Any) -> str:
         """The first parameter of a type, or of a union with it; empty for none."""
         types = {name: (each.annotation, *get_args(each.annotation)) for name, each in self.parameters.items()}
@@ -206,45 +223,10 @@ class Kind:
         return inspect.cleandoc(self.implementation.__doc__ or "")
 
     @functools.cached_property
-    def keeps_state(self) -> bool:
-        """True if its objects have a state of their own beside progress."""
-        return self.has("state_dict") and self.has("load_state_dict")
-
-    @functools.cached_property
     def reads_at_end(self) -> bool:
         """True if a method that is called at an end reads slots, which are those of a visit."""
         methods = [getattr(self.implementation, ending) for ending in ENDINGS if self.has(ending)]
         return any(len(inspect.signature(method).parameters) > 1 for method in methods)
-
-    @functools.cached_property
-    def fetches(self) -> bool:
-        """True if it fetches batches, and has the fields about epochs."""
-        return self.fields.keys() >= EPOCH_FIELDS
-
-    @functools.cached_property
-    def trigger(self) -> str | None:
-        """The name of its trigger parameter, "every" or "after", if it has one."""
-        return self._typed(Trigger) or None
-
-    @property
-    def records(self) -> str:
-        """The parameter with the prefix of its metrics, which has the name of a slot that it writes; empty for none."""
-        return next((name for name in self.writes if name in self.parameters), "")
-
-    @property
-    def keeps(self) -> str:
-        """The parameter with the slots, of those that its step function returns, that an epoch does not clear."""
-        return "keep" if self.may_return_slots and "keep" in self.parameters else ""
-
-    @property
-    def monitor(self) -> str:
-        """The parameter that names a recorded metric; empty for none."""
-        return self._typed(Metric)
-
-    @property
-    def mode(self) -> str:
-        """The parameter that says whether small or large values of `monitor` are good; empty for none."""
-        return self._typed(Mode) if self.monitor else ""
 
     @property
     def descriptions(self) -> dict[str, str]:
@@ -252,19 +234,9 @@ class Kind:
         everywhere = {FROM: _FROM_DESCRIPTION} if FROM in self.parameters else {}
         return {**everywhere, **descriptions_of(self.implementation)}
 
-    @functools.cached_property
-    def actions(self) -> tuple[Action, ...]:
-        """Its effects, parsed, in order."""
-        return tuple(map(action_of, self.effects))
-
     def has_effect(self, effect: str) -> bool:
         """True if a visit may have an effect, whatever the optimizer."""
         return any(action.effect == effect for action in self.actions)
-
-    @property
-    def may_return_slots(self) -> bool:
-        """True if it is given a user's step function that may return values for further slots."""
-        return self.takes("a step function") and not self.takes("a repeated step function")
 
     def takes(self, what: Holds) -> bool:
         """True if a visit is given a slot that holds this."""

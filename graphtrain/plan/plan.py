@@ -30,17 +30,28 @@ class PlanNode:
         parameters: every parameter of the kind, of its type.
         reads, setup_reads: what the kind reads, in its order, with the meaning of each name.
         expressions: the parameters that are evaluated at every visit, with their expressions.
-        writes: the slots, by path, in the order declared by the kind or the body; then those `returned`.
+        set_up_with: those of `setup_reads` that setup needs: all but data written by nodes, which visits read.
+        data: the resources with the batches that it fetches.
+        optional: the reads without which it is bypassed.
+        own_writes: the slots, by path, to which the results of a visit are written, in the order of kind or body.
         returned: values that its step function returns for slots: name -> path of the slot.
+        writes: both.
+        kills: the slots, by path, that are cleared by a visit.
         optimizers: the meaning of its slot `optimizer`: names of resources (or paths of slots).
         actions: its effects on gradients, in order.
         exits: its edges in order of priority.
         body: the names in the graph inside it.
-        opens: the sizes, as expressions, of windows that its backward pass may open.
+        visit_reads: the reads of a visit: the slots of the kind, the expressions of parameters, and the sizes, as
+            expressions, of windows that its backward pass may open.
+        trigger: its trigger; None if it is always due.
+        start: the amount before which it is not due; None if it may be due from the start.
+        triggers: both of them that it has, which decide when it is due.
+        extra_due_fields: the fields that make it due in addition to its trigger.
+        is_never_due: True for a node with the trigger "never" that nothing else makes due.
+        can_be_skipped: True if a visit may do nothing because the trigger is not due.
     """
 
     exits: tuple[Exit, ...] = ()
-    opens: tuple[tuple[Read, Ref], ...] = ()
 
     def __init__(self, scope: Scope, node: Node) -> None:
         kind, body = scope.kinds[node.name], scope.bodies.get(node.name)
@@ -56,14 +67,30 @@ class PlanNode:
         self.reads = tuple((read, scope.read_by(node, read.name)) for read in kind.reads)
         self.setup_reads = tuple((read, scope.read_by(node, read.name)) for read in kind.setup_reads or ())
         self.expressions = {name: scope.parameter(node, name) for name in scope.expressions(node)}
+        written_data = [
+            (read, ref) for read, ref in self.setup_reads if "written batches" in read.holds and ref.kind == "slot"
+        ]
+        self.set_up_with = tuple(pair for pair in self.setup_reads if pair not in written_data)
+        self.data = tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
+        optional = body.graph.optional if body is not None else kind.optional
+        self.optional = tuple(scope.read_by(node, slot) for slot in optional)
+        evaluated = [(Read(name), ref) for name, ref in self.expressions.items()]
+        self.visit_reads = (*self.reads, *written_data, *evaluated)
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
+        self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
+        self.kills: frozenset[str] = scope.forgotten if kind.has_effect("forget") else frozenset()
         self.optimizers = optimizers_of(scope, node, "optimizer")
         self.actions = tuple(
             PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
             for action in kind.actions
             if action.effect in ON_GRADIENTS
         )
+        self.trigger, self.start = _trigger(self.parameters, kind.trigger), _trigger(self.parameters, FROM)
+        self.triggers = tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
+        self.extra_due_fields = kind.due_fields(self.parameters)
+        self.is_never_due = self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
+        self.can_be_skipped = kind.trigger == "every" and self.trigger is not None
 
     def new_instance(self) -> Any:
         """An instance of its kind, with its parameters."""
@@ -71,74 +98,6 @@ class PlanNode:
         for name, value in self.parameters.items():
             setattr(instance, name, value)
         return instance
-
-    @property
-    def data(self) -> tuple[str, ...]:
-        """The resources with the batches that it fetches."""
-        return tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
-
-    @property
-    def optional(self) -> tuple[Ref, ...]:
-        """The reads without which it is bypassed."""
-        slots = self.body.graph.optional if self.body is not None else self.kind.optional
-        return tuple(self.scope.read_by(self.node, slot) for slot in slots)
-
-    @property
-    def own_writes(self) -> tuple[str, ...]:
-        """The slots to which the results of a visit are written."""
-        return self.writes[: len(self.writes) - len(self.returned)]
-
-    @property
-    def kills(self) -> frozenset[str]:
-        """The slots, by path, that are cleared by a visit."""
-        return self.scope.forgotten if self.kind.has_effect("forget") else frozenset()
-
-    @property
-    def visit_reads(self) -> tuple[tuple[Read, Ref], ...]:
-        """The reads of a visit: the slots of the kind, and the expressions of parameters."""
-        return (
-            *self.reads,
-            *filter(_is_written_data, self.setup_reads),
-            *((Read(name), target) for name, target in self.expressions.items()),
-            *self.opens,
-        )
-
-    @property
-    def set_up_with(self) -> tuple[tuple[Read, Ref], ...]:
-        """The reads that setup needs: all of `setup_reads` but data written by nodes, which visits read."""
-        return tuple(pair for pair in self.setup_reads if not _is_written_data(pair))
-
-    @functools.cached_property
-    def trigger(self) -> Trigger | None:
-        """Its trigger; None if it is always due."""
-        value = self.parameters.get(self.kind.trigger or "")
-        return value if isinstance(value, Trigger) else None
-
-    @property
-    def start(self) -> Trigger | None:
-        """The amount before which it is not due; None if it may be due from the start."""
-        value = self.parameters.get(FROM)
-        return value if isinstance(value, Trigger) else None
-
-    @property
-    def triggers(self) -> tuple[Trigger, ...]:
-        """The triggers that decide when it is due: its trigger and its start, if it has them."""
-        return tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
-
-    @property
-    def extra_due_fields(self) -> tuple[str, ...]:
-        """The fields that make it due in addition to its trigger."""
-        return self.kind.due_fields(self.parameters)
-
-    @property
-    def is_never_due(self) -> bool:
-        """True for a node with the trigger "never" that nothing else makes due."""
-        return self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
-
-    @property
-    def can_be_skipped(self) -> bool:
-        """True if a visit may do nothing because the trigger is not due."""
-        return self.kind.trigger == "every" and self.trigger is not None
 
     def problem(self, code: str, message: str, hint: str = "", *, thing: str = "nodes", **more: Any) -> Problem:
         """A problem of the node, or of its ``"edges"``."""
@@ -217,7 +176,7 @@ class Plan:
                 for plan_node in self.nodes:
                     opened = (each.optimizers for each in plan_node.actions if each.effect == declared.counts)
                     if not {*counter.optimizers}.isdisjoint(itertools.chain.from_iterable(opened)):
-                        plan_node.opens += ((Read(target.name), target),)
+                        plan_node.visit_reads += ((Read(target.name), target),)
 
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
@@ -251,9 +210,9 @@ class Plan:
         return frozenset((leaf.path, leaf.name) for ref in refs for leaf in ref.leaves() if leaf.kind == "field")
 
 
-def _is_written_data(pair: tuple[Read, Ref]) -> bool:
-    read, ref = pair
-    return "written batches" in read.holds and ref.kind == "slot"
+def _trigger(parameters: Mapping[str, Any], name: str | None) -> Trigger | None:
+    value = parameters.get(name or "")
+    return value if isinstance(value, Trigger) else None
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:

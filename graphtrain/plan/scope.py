@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import GraphData, Node, Problem, Severity
-from graphtrain.graph.registry import kind_of_node
+from graphtrain.graph.registry import kind_of_node, trains
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import Parameter, is_trigger
 from graphtrain.language.syntax import (
@@ -87,7 +87,7 @@ def resources_of(refs: Iterable[Ref]) -> Iterator[str]:
     return (leaf.name for ref in refs for leaf in ref.leaves() if leaf.kind == "resource")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scope:
     """A graph and its place in the whole.
 
@@ -106,6 +106,20 @@ class Scope:
         yield self
         for inner in self.bodies.values():
             yield from inner.with_inner()
+
+    @functools.cached_property
+    def around(self) -> tuple[Scope, ...]:
+        """The enclosing graphs, the outermost first, and itself."""
+        return (*(self.outer.around if self.outer is not None else ()), self)
+
+    @functools.cached_property
+    def activity(self) -> str | None:
+        """The name of the body under which all time in here is counted; None for the time of training.
+
+        A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
+        """
+        bodies = (scope.outer_node for scope in self.around if not trains(scope.graph))
+        return next((node.name for node in bodies if node is not None), None)
 
     @functools.cached_property
     def bodies(self) -> dict[str, Scope]:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.data.loaders import are_loaders
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
-from graphtrain.graph.registry import trains
-from graphtrain.kind import Field, Read
+from graphtrain.kind import Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
 from graphtrain.names import nearest, quoted, suggestion
@@ -27,15 +25,6 @@ if TYPE_CHECKING:
     import torch
 else:
     torch = lazy_import("torch")
-
-# Inputs of a step function that are those of the training, in an evaluation too, which begins no epoch.
-_OF_TRAINING = ("step", "epoch")
-
-# What names of metric objects may begin with that are of graphs which the same `setup` serves.
-_USUAL_SPLITS = ("val/", "test/")
-
-# The step function that a node reads -> the stage that it is for; of those that run backward it is "train".
-_STAGES = {"test_step": "test", "predict_step": "predict"}
 
 
 @final
@@ -56,21 +45,13 @@ class ProgramNode:
     fields: dict[str, Any]
     arguments: dict[str, Any]
     bypassed = False
-    body: ProgramGraph | None = None
+    body: Scope | None = None
     trigger: Any = None
 
-    def __init__(self, plan_node: PlanNode, scope: ProgramGraph, index: int, instance: Any) -> None:
-        self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, scope, index
+    def __init__(self, plan_node: PlanNode, index: int, instance: Any) -> None:
+        self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, plan_node.scope, index
         self.path, self.node, self.parameters = plan_node.path, plan_node.node, plan_node.parameters
         self.hold(instance)
-
-    @property
-    def metric_prefix(self) -> str:
-        """``"generate/"`` if several nodes of its graph use one: its name, but for one that has that of its kind."""
-        acting = (node for node in self.scope.nodes.values() if not node.bypassed)
-        asking = [node for node in acting if node.is_set_up_with("metric_prefix")]
-        name = self.path.removeprefix(self.scope.prefix)
-        return f"{name}/" if len(asking) > 1 and name != self.kind.name else ""
 
     def is_set_up_with(self, name: str) -> bool:
         """True for a node that reads a slot of this name when it is set up."""
@@ -95,57 +76,17 @@ class ProgramNode:
 
 
 @final
-class ProgramGraph:
-    """A graph inside the program: the outermost, or the body of a node.
+class Clock:
+    """What counts one unit: a field of a node.
 
     Attributes:
-        graph: the graph itself.
-        prefix: the prefix of the paths in it: empty, or ``"validate/"``.
-        around: the enclosing graphs, the outermost first, and itself.
+        declared: the declaration of the field.
+        restarts: for a counter that starts again at 0, the field that changes when it does.
     """
 
-    def __init__(self, names: Scope, outer: ProgramNode | None) -> None:
-        self.names, self.outer = names, outer
-        self.graph, self.prefix = names.graph, names.path
-        self.around: tuple[ProgramGraph, ...] = (*(outer.scope.around if outer is not None else ()), self)
-        self.nodes: dict[str, ProgramNode] = {}
-
-    @property
-    def activity(self) -> str | None:
-        """The name of the body under which all time in here is counted; None for the time of training.
-
-        A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
-        """
-        outer = [scope.outer for scope in self.around if scope.outer is not None and not trains(scope.graph)]
-        return outer[0].node.name if outer else None
-
-    @functools.cached_property
-    def clocks(self) -> Mapping[str, Clock]:
-        """Its clock: the units, with what counts each."""
-        fields = {unit: self.names.counter(unit) for unit in self.graph.units}
-        return {unit: Clock(self.nodes[name], field) for unit, (name, field) in fields.items()}
-
-    def clock_around(self, unit: str) -> Clock | None:
-        """What counts a unit of its clock, or else of the innermost enclosing graph that counts it."""
-        return next((scope.clocks[unit] for scope in self.around[::-1] if unit in scope.clocks), None)
-
-
-@dataclass(frozen=True)
-class Clock:
-    """What counts one unit: a field of a node."""
-
-    node: ProgramNode
-    field: str
-
-    @property
-    def declared(self) -> Field:
-        """The declaration of the field."""
-        return self.node.kind.fields[self.field]
-
-    @functools.cached_property
-    def restarts(self) -> str | None:
-        """For a counter that starts again at 0, the field that changes when it does."""
-        return self.declared.restarts
+    def __init__(self, node: ProgramNode, field: str) -> None:
+        self.node, self.field, self.declared = node, field, node.kind.fields[field]
+        self.restarts = self.declared.restarts
 
     def now(self) -> Fraction:
         """The exact value of the clock."""
@@ -170,9 +111,8 @@ def _stage_of(node: ProgramNode) -> str:
     """What a node calls step functions for: "train", "validate", "test" or "predict"."""
     if node.kind.has_effect("backward"):
         return "train"
-    functions = [target for read, target in node.plan_node.reads if "a step function" in read.holds]
-    called = {*resources_of(functions)}
-    return next((stage for name, stage in _STAGES.items() if name in called), "validate")
+    called = {*resources_of(ref for read, ref in node.plan_node.reads if "a step function" in read.holds)}
+    return "test" if "test_step" in called else "predict" if "predict_step" in called else "validate"
 
 
 @final
@@ -185,6 +125,7 @@ class Program:
 
     Attributes:
         scopes: every bound graph, by the prefix of its paths.
+        clocks: the clock of each: the units, with what counts each.
         training: those of them that train, and whose clock counts it.
         nodes: every bound node, by position. Bypassed ones stay in the table and do nothing; nodes in their bodies are
             left out.
@@ -209,24 +150,38 @@ class Program:
         self.absent: list[str] = []
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
-        self.scopes: dict[str, ProgramGraph] = {}
-        self.main = self._bind_graph(plan.main, None)
-        self.training = [scope for scope in self.scopes.values() if scope.names.counts_training]
+        self.scopes: dict[str, Scope] = {}
+        self.main = plan.main
+        self._bind_graph(plan.main)
+        self.clocks = {scope: self._clocks(scope) for scope in self.scopes.values()}
+        self.training = [scope for scope in self.scopes.values() if scope.counts_training]
         self.clocked = self.training[0] if self.training else self.main
         self.slots: dict[str, Any] = dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes)
 
     # ---- nodes
 
-    def _bind_graph(self, names: Scope, outer: ProgramNode | None) -> ProgramGraph:
-        scope = self.scopes[names.path] = ProgramGraph(names, outer)
-        for plan_node in self.plan.nodes_in(names):
-            node = ProgramNode(plan_node, scope, len(self.nodes), self._new_instance(plan_node))
+    def _bind_graph(self, scope: Scope) -> None:
+        self.scopes[scope.path] = scope
+        for plan_node in self.plan.nodes_in(scope):
+            node = ProgramNode(plan_node, len(self.nodes), self._new_instance(plan_node))
             self.nodes.append(node)
-            self.by_path[plan_node.path] = scope.nodes[plan_node.node.name] = node
+            self.by_path[node.path] = node
             node.bypassed = self._has_no_work(node)
             if plan_node.body is not None and not node.bypassed:
-                node.body = self._bind_graph(plan_node.body, node)
-        return scope
+                node.body = plan_node.body
+                self._bind_graph(plan_node.body)
+
+    def nodes_in(self, scope: Scope) -> list[ProgramNode]:
+        """The nodes of one graph, without those of the bodies in it."""
+        return [self.by_path[f"{scope.path}{name}"] for name in scope.graph.nodes]
+
+    def start_of(self, scope: Scope) -> ProgramNode:
+        """The node that a graph starts with."""
+        return self.by_path[f"{scope.path}{scope.graph.start}"]
+
+    def nodes_around(self, scope: Scope) -> list[ProgramNode]:
+        """The nodes in whose bodies a graph is, the outermost first."""
+        return [self.by_path[each.path.removesuffix("/")] for each in scope.around[1:]]
 
     def _has_no_work(self, node: ProgramNode) -> bool:
         if node.kind.is_idle(node.parameters, node.plan_node.expressions):
@@ -262,46 +217,57 @@ class Program:
         `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost; anything
         else by the loop in which the function is called. `optimizer` is that of the node, `stage` what that is for.
         """
-        name, names = read.name, node.scope.names
+        name, scope = read.name, node.scope
         if name in node.plan_node.returned:
             return Ref("slot", node.plan_node.returned[name])  # a value that it returned itself
         if name == "optimizer":
-            return names.read_by(node.node, name)
+            return scope.read_by(node.node, name)
         if name in self.resources:
-            return names.resolve(name)
-        if name == "stage" and name not in names.written:
-            return Ref("expression", names.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=names)
-        around = node.scope.around
+            return scope.resolve(name)
+        if name == "stage" and name not in scope.written:
+            return Ref("expression", scope.path, f"{node.path}.stage", text=repr(_stage_of(node)), scope=scope)
+        around = scope.around
         unit = "steps" if name == "step" else "batches"
-        counting = [scope for scope in around if unit in scope.clocks]
-        if name in _OF_TRAINING:
-            counting = [scope for scope in counting if scope.names.steps][-1:] or counting[:1]
+        counting = [each for each in around if unit in self.clocks[each]]
+        if name in ("step", "epoch"):  # those of the training, in an evaluation too, which begins no epoch
+            counting = [each for each in counting if each.steps][-1:] or counting[:1]
         inside = around[around.index(counting[-1]) :] if counting else around
-        if any(name in scope.names.written for scope in inside):
-            return names.resolve(name)
+        if any(name in each.written for each in inside):
+            return scope.resolve(name)
         if counting:
-            clock = counting[-1].clocks[unit]
+            clock = self.clocks[counting[-1]][unit]
             if (field := clock.field if name == "step" else clock.node.kind.step_inputs.get(name)) is not None:
                 return Ref("field", clock.node.path, field)
         elif name == "step":  # a graph that only evaluates
-            return Ref("expression", names.path, f"{node.path}.step", text="0", scope=names)
-        return names.resolve(name)
+            return Ref("expression", scope.path, f"{node.path}.step", text="0", scope=scope)
+        return scope.resolve(name)
+
+    def metric_prefix(self, node: ProgramNode) -> str:
+        """``"generate/"`` if several nodes of its graph use one: its name, but for one that has that of its kind."""
+        asking = [each for each in self.nodes_in(node.scope) if each.is_set_up_with("metric_prefix")]
+        is_alone = all(each is node or each.bypassed for each in asking)
+        return "" if is_alone or node.node.name == node.kind.name else f"{node.node.name}/"
 
     # ---- amounts and edges
+
+    def _clocks(self, scope: Scope) -> dict[str, Clock]:
+        counters = {unit: scope.counter(unit) for unit in scope.graph.units}
+        return {unit: Clock(self.by_path[f"{scope.path}{name}"], field) for unit, (name, field) in counters.items()}
+
+    def clock(self, scope: Scope, unit: str) -> Clock | None:
+        """What counts a unit of the clock of a graph, or else of the innermost enclosing graph that counts it."""
+        return next((self.clocks[each][unit] for each in scope.around[::-1] if unit in self.clocks[each]), None)
 
     @property
     def training_precision(self) -> str:
         """The precision of the nodes that train; "32-true" if there are none, or they differ."""
-        found = {
-            node.parameters["precision"]
-            for node in self.nodes
-            if node.kind.has_effect("backward") and "precision" in node.parameters
-        }
-        return found.pop() if len(found) == 1 else "32-true"
+        training = [node for node in self.nodes if node.kind.has_effect("backward")]
+        precisions = {node.parameters["precision"] for node in training if "precision" in node.parameters}
+        return precisions.pop() if len(precisions) == 1 else "32-true"
 
     def terms(self, node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
         """The amounts of a trigger, by the clock of the graph of a node."""
-        return [(node.scope.clocks[term.base.unit], term) for term in trigger.terms]
+        return [(self.clocks[node.scope][term.base.unit], term) for term in trigger.terms]
 
     def limits(self, limit: Trigger) -> list[CountedTerm]:
         """The amounts at which a run stops: one for each graph that may be meant.
@@ -309,7 +275,7 @@ class Program:
         A unit is that of the graph that trains, or else of the innermost enclosing one that counts it.
         """
         training = self.training or [self.main]
-        clocks = ((scope.clock_around(term.base.unit), term) for scope in training for term in limit.terms)
+        clocks = ((self.clock(scope, term.base.unit), term) for scope in training for term in limit.terms)
         return [*dict.fromkeys((clock, term) for clock, term in clocks if clock is not None)]
 
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
@@ -374,13 +340,11 @@ class Program:
     def _without_updates(self, objects: Mapping[str, Any]) -> Iterator[str]:
         """A line about the metric objects that no node of a graph updates, if there are any."""
         splits = {f"{node.parameters[node.kind.records]}/" for node in self.plan.nodes if node.kind.records}
-        training = {node.metric_prefix for node in self.nodes if node.is_set_up_with("metric_prefix")}
+        training = {self.metric_prefix(node) for node in self.nodes if node.is_set_up_with("metric_prefix")}
         known = sorted({*splits, *training, *(f"epoch/{prefix}" for prefix in training)} - {""})
-        unknown = [
-            name
-            for name in objects
-            if ("/" in name or "" not in training) and not name.startswith((*known, *_USUAL_SPLITS))
-        ]
+        usual = (*known, "val/", "test/")  # of graphs which the same `setup` serves
+        asked = [name for name in objects if "/" in name or "" not in training]
+        unknown = [name for name in asked if not name.startswith(usual)]
         if unknown:
             starts = f"names begin with {quoted(known)}, or have no slash"
             yield f"nothing updates the metric objects {quoted(unknown)}: {starts}"
@@ -406,9 +370,9 @@ class Program:
             if not node.kind.observer or (goes_back and node.is_set_up_with("checkpoints"))
         ]
         readers = {
-            f"the guard `{scope.prefix}{name}`": [*scope.names.read_in(guard)]
+            f"the guard `{scope.path}{name}`": [*scope.read_in(guard)]
             for scope in self.scopes.values()
-            for name, guard in scope.names.guards_as_written.items()
+            for name, guard in scope.guards_as_written.items()
         }
         readers |= {f"`{ref.name}`": [ref] for node in acting for ref in node.plan_node.expressions.values()}
         timed += [reader for reader, refs in readers.items() if any(map(self._is_timed, refs))]

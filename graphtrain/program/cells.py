@@ -12,8 +12,8 @@ from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
 from graphtrain.language.closures import Cell, any_of, compile_guard, constant, never, stored
 from graphtrain.language.syntax import Expression, FieldOf, Name
-from graphtrain.plan.scope import Ref
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Ref, Scope
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.triggers import Due, Every
 
@@ -127,7 +127,7 @@ class Cells:
 
     # ---- guards and expressions
 
-    def compiled(self, scope: ProgramGraph, expression: Expression) -> Get:
+    def compiled(self, scope: Scope, expression: Expression) -> Get:
         """A call that returns the value of a guard or of another expression of a graph."""
         return compile_guard(expression, functools.partial(self.named, scope))
 
@@ -161,16 +161,16 @@ class Cells:
 
         return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us more
 
-    def named(self, scope: ProgramGraph, expression: Name | FieldOf) -> Cell:
+    def named(self, scope: Scope, expression: Name | FieldOf) -> Cell:
         """The cell of a name in a guard or an expression. A slot must hold a Python number or text.
 
         Reading a tensor would wait for its device in every transition.
         """
         if isinstance(expression, FieldOf):
-            return self.at(f"{scope.prefix}{expression.node}", expression.field)
-        ref = scope.names.resolve(expression.name)
+            return self.at(f"{scope.path}{expression.node}", expression.field)
+        ref = scope.resolve(expression.name)
         if ref.kind != "slot":
-            return self.of(next(iter(scope.nodes.values())), Read(expression.name), ref)
+            return self.of(self._program.start_of(scope), Read(expression.name), ref)
         slots, path = self._slots, ref.path
 
         def read() -> Any:
@@ -188,7 +188,7 @@ class Cells:
 def evaluated(ref: Ref, read: Get) -> Get:
     """A call that returns the value of an expression.
 
-    A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.evaluated` decides
+    A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.coerce` decides
     about the rest.
 
     Arguments:
@@ -198,7 +198,11 @@ def evaluated(ref: Ref, read: Get) -> Get:
         ExpressionError: when called.
     """
     name, text, parameter = ref.name, ref.text, ref.parameter
-    number, least, most = _bounded(parameter.annotation if parameter is not None else None)
+    annotation = parameter.annotation if parameter is not None else None
+    plain, *marks = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    number = plain if plain in (int, float) else None
+    least = max((mark.bound for mark in marks if isinstance(mark, Above)), default=-math.inf)
+    most = min((mark.bound for mark in marks if isinstance(mark, Below)), default=math.inf)
 
     def get() -> Any:
         try:
@@ -216,13 +220,3 @@ def evaluated(ref: Ref, read: Get) -> Get:
             raise ExpressionError(name, text, str(error)) from None
 
     return get
-
-
-def _bounded(annotation: Any) -> tuple[Any, float, float]:
-    """The type of numbers that a parameter takes (None if it takes other values), and their bounds."""
-    least, most = -math.inf, math.inf
-    if get_origin(annotation) is Annotated:
-        annotation, *bounds = get_args(annotation)
-        least = max((bound.bound for bound in bounds if isinstance(bound, Above)), default=least)
-        most = min((bound.bound for bound in bounds if isinstance(bound, Below)), default=most)
-    return (annotation if annotation in (int, float) else None), least, most

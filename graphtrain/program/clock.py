@@ -6,7 +6,8 @@ from fractions import Fraction
 from typing import Any, final
 
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
-from graphtrain.program.bind import Clock, Program, ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Scope
+from graphtrain.program.bind import Clock, Program, ProgramNode
 from graphtrain.report.values import ROW_POSITION
 
 # Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
@@ -18,40 +19,38 @@ class RunClock:
     """Reads the clocks of the graph that trains now, or did last, and of enclosing ones, without uncounted units.
 
     Attributes:
+        ends: the amounts that end the run.
         columns: the columns of rows of metrics besides step and epoch: the names of the clocks around training graphs.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._outer_clocks = {scope: _outer_clocks(scope) for scope in program.training}
+        self.ends = self._ends(program.main)
+        self._outer_clocks = {scope: _outer_clocks(program, scope) for scope in program.training}
         self.columns: tuple[str, ...] = tuple(
             dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)
         )
 
     @property
-    def _scope(self) -> ProgramGraph:
-        return self._program.clocked
-
-    @property
-    def ends(self) -> tuple[Term, ...]:
-        """The amounts that end the run."""
-        return _ends(self._program.main)
-
-    @property
     def shown_ends(self) -> tuple[Term, ...]:
         """The amounts that end the graph which trains, and those around it."""
-        return tuple(term for scope in self._scope.around[::-1] for term in _ends(scope))
+        return tuple(term for scope in self._program.clocked.around[::-1] for term in self._ends(scope))
+
+    def _ends(self, scope: Scope) -> tuple[Term, ...]:
+        nodes = self._program.nodes_in(scope)
+        triggers = [node.plan_node.trigger for node in nodes if node.kind.trigger == "after"]
+        return tuple(term for trigger in triggers if trigger is not None for term in trigger.terms)
 
     def count(self, unit: str) -> Fraction | None:
         """The exact value of a unit, of the graph that trains or else of an enclosing one; None if not counted."""
-        clock = self._scope.clock_around(unit)
+        clock = self._program.clock(self._program.clocked, unit)
         return clock.now() if clock is not None else None
 
     def counts(self) -> dict[str, int]:
         """The units whose rate is the speed of the run, such as batches, samples and tokens."""
         return {
             unit: int(self.count(unit) or 0)
-            for unit, text in self._scope.graph.units.items()
+            for unit, text in self._program.clocked.graph.units.items()
             if unit not in _NO_RATE and not text.endswith(".runs")
         }
 
@@ -59,24 +58,20 @@ class RunClock:
         """The clocks of the graphs around the one that trains, the outermost first: ``{"fold": 2}``."""
         return {
             name: value if isinstance(value := getattr(clock.node.instance, clock.field), int) else float(value)
-            for name, clock in self._outer_clocks.get(self._scope, {}).items()
+            for name, clock in self._outer_clocks.get(self._program.clocked, {}).items()
         }
 
     def nested(self) -> dict[str, Any]:
         """A name for files that distinguishes this training from others in an enclosing graph; empty without one."""
-        if self._scope is self._program.main:
+        if self._program.clocked is self._program.main:
             return {}
-        return {"clock_of": self._scope.prefix.rstrip("/"), "clocks": self.outer_counts()}
+        return {"clock_of": self._program.clocked.path.rstrip("/"), "clocks": self.outer_counts()}
 
     def go_by(self, path: str, position: int) -> None:
         """Use the clock of the innermost training graph around a position, or else of the body at a path."""
         program, around = self._program, self._program.nodes[position].scope.around
-        last = [scope for scope in program.training if scope.prefix == f"{path}/"]
+        last = [scope for scope in program.training if scope.path == f"{path}/"]
         program.clocked = [program.clocked, *last, *(scope for scope in around if scope in program.training)][-1]
-
-    def trained(self) -> tuple[int, float]:
-        """Batches and seconds trained, in which the loss by an interruption is measured."""
-        return int(self.count("batches") or 0), float(self.count("seconds") or 0)
 
     def step_and_epoch(self) -> tuple[int, float]:
         """Steps of the optimizer, and epochs as a fraction, for a row of metrics."""
@@ -84,12 +79,12 @@ class RunClock:
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
-        clock = self._scope.clock_around("epoch_batches")
+        clock = self._program.clock(self._program.clocked, "epoch_batches")
         return _target(clock.node, clock.field) or None if clock is not None else None
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
-        for node in self._scope.nodes.values():
+        for node in self._program.nodes_in(self._program.clocked):
             for field in node.kind.fields.values():
                 if field.counts is not None and (passes := getattr(node.instance, field.name)):
                     opened = getattr(node.instance, field.window) if field.window is not None else 0
@@ -102,17 +97,17 @@ class RunClock:
         None outside one; the last is None if the length of its data is not known.
         """
         for scope in self._program.nodes[position].scope.around[::-1]:
-            nodes = [node for node in scope.nodes.values() if not node.bypassed]
+            nodes = [node for node in self._program.nodes_in(scope) if not node.bypassed]
             names = [str(node.parameters[node.kind.records]) for node in nodes if node.kind.records]
             fetching = next((node for node in nodes if node.kind.fetches), None)
-            if fetching is not None and names and not scope.names.steps:
+            if fetching is not None and names and not scope.steps:
                 return names[0], fetching.instance.epoch_batches, fetching.instance.epoch_length or None
         return None
 
     def shares(self, until: Trigger) -> dict[Term, float]:
         """The reached share of each amount that ends the run, or at which it is to pause, if it is counted now."""
-        around = self._scope.around
-        terms = [(self._program.main.clocks[term.base.unit], term) for term in self.ends]
+        around = self._program.clocked.around
+        terms = [(self._program.clocks[self._program.main][term.base.unit], term) for term in self.ends]
         terms += [(clock, term) for clock, term in self._program.limits(until) if clock.node.scope in around]
         return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms}
 
@@ -128,7 +123,7 @@ class RunClock:
                 parts.append(f"{word} {_text(value)}" + (f"/{length}" if length is not None else ""))
         if (window := self.window()) is not None:
             parts.append(f"window {window[0]}/{window[1] or '?'}")
-        units = [unit for unit in self._scope.graph.units if unit != "seconds"]  # which no two runs share
+        units = [unit for unit in self._program.clocked.graph.units if unit != "seconds"]  # which no two runs share
         return ", ".join(parts or [f"{decimal(self.count(unit) or Fraction(0))} {unit}" for unit in units])
 
 
@@ -136,17 +131,7 @@ def _text(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):.2f}"
 
 
-def _ends(scope: ProgramGraph) -> tuple[Term, ...]:
-    """The amounts that end a graph."""
-    return tuple(
-        term
-        for node in scope.nodes.values()
-        if isinstance(trigger := node.parameters.get("after"), Trigger)
-        for term in trigger.terms
-    )
-
-
-def _outer_clocks(scope: ProgramGraph) -> dict[str, Clock]:
+def _outer_clocks(program: Program, scope: Scope) -> dict[str, Clock]:
     """The clocks of enclosing graphs but time, by name.
 
     A name that rows of metrics already have is prefixed by the path of its graph, or the name of the outermost.
@@ -154,10 +139,10 @@ def _outer_clocks(scope: ProgramGraph) -> dict[str, Clock]:
     *outer, _ = scope.around
     columns: dict[str, Clock] = {}
     for graph in outer:
-        for unit, clock in graph.clocks.items():
+        for unit, clock in program.clocks[graph].items():
             if clock.declared.in_digest:
                 is_taken = unit in columns or unit in ROW_POSITION
-                columns[f"{graph.prefix or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = clock
+                columns[f"{graph.path or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = clock
     return columns
 
 

@@ -47,6 +47,7 @@ class CompiledGraph:
         UsageError: a scheduler that counts epochs is stepped after each step, and the graph does not say so.
 
     Attributes:
+        start: the position of the node that the graph starts with.
         retentions: which checkpoints stay, by the nodes that say so.
         kept: the nodes that kept their object from the former graph.
         returning: the paths of the nodes that may request a return to a checkpoint.
@@ -81,6 +82,7 @@ class CompiledGraph:
         if problems := self.program.problems(resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")
         _refuse_schedulers_of_epochs(self.program)
+        self.start = self.program.start_of(self.program.main).index
         self.run_clock = RunClock(self.program)
         self.state = StatefulObjects(self.program, resources, recorder, made)
         bypassed = {node.path for node in self.program.nodes if node.bypassed}
@@ -106,21 +108,12 @@ class CompiledGraph:
         """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
         return saved_json(self.graph), structural_hash(self.graph)
 
-    @property
-    def start(self) -> int:
-        """The position of the node that the graph starts with."""
-        return self.program.main.nodes[self.graph.start].index
-
-    def path(self, position: int) -> str:
-        """The path of the node at a position."""
-        return self.program.nodes[position].path
-
     # ---- slots; `ended`: the run took an edge to the end at this position
 
     def alive(self, position: int, ended: bool = False) -> set[str]:
         """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
         inside = {slot for fields, slot in self._drawing if fields["opened"] and not fields["last"]}
-        return {*self._slots.alive(self.path(position), ended=ended)} | inside & self.written()
+        return {*self._slots.alive(self.program.nodes[position].path, ended=ended)} | inside & self.written()
 
     def has_batch(self, position: int) -> bool:
         """True if a batch that was fetched is among them."""
@@ -129,7 +122,7 @@ class CompiledGraph:
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
         """Those that are declared transient; where there are any, it is not a save point."""
-        return sorted(self._slots.alive(self.path(position), ended=ended) & self._slots.transient)
+        return sorted(self._slots.alive(self.program.nodes[position].path, ended=ended) & self._slots.transient)
 
     def written(self) -> set[str]:
         """The slots that hold a value, whether it will be read or not."""
@@ -149,10 +142,6 @@ class CompiledGraph:
                 node.instance.on_metrics(row, self.activity(position) is not None)
 
     # ---- beginning and resuming
-
-    def begin(self) -> None:
-        """Set everything up from the start."""
-        self.compiler.visits.enter(self.program.main, reset=True)
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
         """The position of a node, for a run that has the slots `saved`.
@@ -215,10 +204,9 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
     """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default of the graph."""
     for node in program.nodes:
         trigger = node.plan_node.trigger
-        is_meant = "every" in node.node.parameters or trigger is None or trigger.is_never
-        if node.bypassed or "scheduler" not in node.kind.optional or is_meant:
+        if node.bypassed or trigger is None or trigger.is_never or "every" in node.node.parameters:
             continue
-        for name in resources_of([node.scope.names.read_by(node.node, "scheduler")]):
+        for name in resources_of(node.plan_node.optional):
             value = program.resources.get(name)
             for each in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(each, StepLR | MultiStepLR | ExponentialLR):

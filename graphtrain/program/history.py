@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import final
 
 from graphtrain.errors import NotFiniteError, UsageError
-from graphtrain.program.bind import ProgramNode
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.requests import Requests
 
 
@@ -21,8 +21,8 @@ class History:
         requests: the requests of the run.
     """
 
-    def __init__(self, node: ProgramNode, requests: Requests) -> None:
-        self._node, self._requests = node, requests
+    def __init__(self, program: Program, node: ProgramNode, requests: Requests) -> None:
+        self._program, self._node, self._requests = program, node, requests
 
     def restore(self, most: int | None = None) -> bool:
         """Request a return to the last checkpoint that a node requested, with finite weights; False if there is none.
@@ -59,7 +59,7 @@ class History:
         Raises:
             UsageError: nothing in the graph counts batches by epochs.
         """
-        clock = self._node.scope.clock_around("batches")
+        clock = self._program.clock(self._node.scope, "batches")
         source = clock.node.instance if clock is not None else None
         epoch, last = (getattr(source, name, None) for name in ("epoch", "batch_index"))
         if epoch is None or last is None:

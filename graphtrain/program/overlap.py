@@ -83,7 +83,7 @@ def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, Progr
         return None
     # What the visits of the two nodes may change in a guard, apart from what is known.
     known = {(counter.node.name, name) for name in (field.name, field.window, field.full)}
-    names, scope = {node.node.name, counter.node.name}, node.scope.names
+    names, scope = {node.node.name, counter.node.name}, node.scope
     for guard in (edge.guard for edge in counter.plan_node.exits if edge.guard is not None):
         for part in walk(guard):
             is_read = isinstance(part, Name) or (isinstance(part, FieldOf) and (part.node, part.field) not in known)

@@ -46,10 +46,8 @@ PROVIDED = (
     "seed",
 )
 
-_OF_METRICS = ("update", "compute", "reset")  # the methods of a metric object
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
-_STEP_INSTEAD = {"test_step": "validation_step"}  # if there is no function of that name
 
 # Resources that users supply to every graph, whether they are read or not.
 USUAL = (
@@ -159,21 +157,13 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
             prepared[name] = step_call(function, name)
         elif callable(own := getattr(model, name, None)):
             prepared[name] = step_call(own, f"model.{name}", model)
-        elif (instead := prepared.get(_STEP_INSTEAD.get(name, ""))) is not None:
-            prepared[name] = instead
+        elif name == "test_step" and prepared.get("validation_step") is not None:
+            prepared[name] = prepared["validation_step"]
     return prepared
 
 
 def _refuse_types(resources: Mapping[str, Any]) -> None:
     """Raise for a class instead of an instance, and for a value that does not fit its name."""
-    data, optim = torch.utils.data, torch.optim
-    made = (torch.nn.Module, optim.Optimizer, optim.lr_scheduler.LRScheduler, data.Dataset, data.DataLoader)
-    for name, value in resources.items():
-        if isinstance(value, type) and issubclass(value, made):
-            raise UsageError(
-                f"`{name}` is the class {value.__name__}, not an object of it",
-                f"make one: {name}={value.__name__}(...)",
-            )
     for name, method, expected in (
         ("model", "named_modules", "a torch.nn.Module"),
         ("optimizer", "step", "an optimizer, or a list of them"),
@@ -181,6 +171,8 @@ def _refuse_types(resources: Mapping[str, Any]) -> None:
     ):
         supplied = resources.get(name)
         for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
+            if isinstance(value, type):
+                raise UsageError(f"`{name}` must be {expected}; got the class {value.__name__}", "make an object of it")
             if value is not None and not hasattr(value, method):
                 raise UsageError(f"`{name}` must be {expected}; got {described(value)}")
 
@@ -196,7 +188,8 @@ def _metric_objects(objects: Any) -> Iterable[Any]:
         raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)
     names: dict[int, str] = {}
     for name, value in objects.items():
-        if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in _OF_METRICS):
+        lacks = [method for method in ("update", "compute", "reset") if not callable(getattr(value, method, None))]
+        if isinstance(value, type) or lacks:
             raise UsageError(
                 f"`metric_objects` has `{name}`, {described(value)}",
                 "pass an object with `update`, `compute` and `reset`, as a metric of torchmetrics has them",
@@ -221,18 +214,17 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    is_own, whose = local_rank is not None and str(name) == "cuda", ""
+    is_own = local_rank is not None and str(name) == "cuda"
+    name = f"cuda:{local_rank}" if is_own else name
     try:
-        device = torch.device(f"cuda:{local_rank}" if is_own else name)
-        if device.type != "meta":  # which has no values
-            torch.empty(0, device=device)
-            if is_own:
-                torch.cuda.set_device(device)
-            return device
+        device = torch.device(name)
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
-        whose = f" for the process of local rank {local_rank}" if is_own else ""
-    devices = ["auto", "cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-    raise UsageError(f'device: there is no device "{name}" here{whose}', f"there are: {', '.join(devices)}")
+        devices = ["auto", "cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+        raise UsageError(f'device: there is no device "{name}" here', f"there are: {', '.join(devices)}") from None
+    if is_own:
+        torch.cuda.set_device(device)
+    return device
 
 
 def step_call(function: Any, name: str, owner: Any = None) -> StepCall:

@@ -58,7 +58,7 @@ class Rounds:
         if node.kind.fetches:
             # A kind without support for ranks fetches batches on each of them.
             return act if _goes_in_rounds(node) else then(self.agreement.before_batch, act)
-        source = _source(node, self._dependent)
+        source = source_of(node, self._dependent)
         if source is None or node.body is not None:
             return act
         if self.agreement.sharded and (modules := _sharded_modules(node, self._program)):
@@ -130,7 +130,7 @@ class Rounds:
 
     def amount(self, node: ProgramNode) -> Callable[[], int]:
         """A call that returns for how many micro-batches, over all ranks, a visit of a node runs backward."""
-        source, world_size = _source(node, self._dependent), self.agreement.world_size
+        source, world_size = source_of(node, self._dependent), self.agreement.world_size
         return (lambda: world_size) if source is None else lambda: int(source.fields[ROUND])
 
     def undivided(self) -> list[str]:
@@ -146,7 +146,7 @@ class Rounds:
         """The optimizers to whose gradients backward passes for the batches of a node add."""
         trained: set[str] = set()
         for node in self._program.nodes:
-            source = _source(node, self._dependent)
+            source = source_of(node, self._dependent)
             while source is not None and not source.kind.fetches:  # it provides parts of a batch
                 source = _first_source(source, self._dependent)
             if source is fetching:
@@ -171,21 +171,17 @@ def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:
     while count < len(dependent):
         count = len(dependent)
         for node in program.nodes:
-            sources = [_source(node, dependent)] * len(node.plan_node.own_writes)
+            sources = [source_of(node, dependent)] * len(node.plan_node.own_writes)
             if node.body is not None:
-                sources = [dependent.get(f"{node.body.prefix}{name}") for name in outputs_of(node.body.graph)]
+                sources = [dependent.get(f"{node.body.path}{name}") for name in outputs_of(node.body.graph)]
             for path, source in zip(node.plan_node.own_writes, sources, strict=True):
                 if source is not None and not node.bypassed:
                     dependent.setdefault(path, source)
     return dependent
 
 
-def source_of_batches(program: Program, node: ProgramNode) -> ProgramNode | None:
+def source_of(node: ProgramNode, dependent: dict[str, ProgramNode]) -> ProgramNode | None:
     """The node that fetches the batches which a node reads, directly or through others; None if it reads none."""
-    return _source(node, slots_of_rounds(program))
-
-
-def _source(node: ProgramNode, dependent: dict[str, ProgramNode]) -> ProgramNode | None:
     # All ranks visit a node in which they synchronise, and what it writes is the same on all.
     if _goes_in_rounds(node) or node.kind.synchronises:
         return None

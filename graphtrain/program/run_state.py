@@ -228,13 +228,13 @@ def essential_progress(run: StatefulObjects, saved: Section) -> Section:
             outside.add("runs")
         kept = {name: value for name, value in saved[node.path].items() if name not in outside}
         if "fired" in kept:  # not of units whose field is outside the digest, such as seconds
-            kept["fired"] = {unit: value for unit, value in kept["fired"].items() if not _is_timed(node, unit)}
+            kept["fired"] = {unit: value for unit, value in kept["fired"].items() if not _is_timed(run, node, unit)}
         essential[node.path] = kept
     return essential
 
 
-def _is_timed(node: ProgramNode, unit: str) -> bool:
-    clock = node.scope.clocks.get(unit)
+def _is_timed(run: StatefulObjects, node: ProgramNode, unit: str) -> bool:
+    clock = run.program.clocks[node.scope].get(unit)
     return clock is not None and not clock.declared.in_digest
 
 

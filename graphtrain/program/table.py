@@ -11,8 +11,8 @@ from typing import final
 
 from graphtrain.errors import GuardError
 from graphtrain.language.closures import never
-from graphtrain.plan.scope import outputs_of
-from graphtrain.program.bind import ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Scope, outputs_of
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.loop import Transition
 from graphtrain.program.rounds import Act
 from graphtrain.program.stopwatch import Stopwatch
@@ -90,14 +90,14 @@ class Compiler:
 
         return visit_and_leave
 
-    def _entering(self, node: ProgramNode, body: ProgramGraph, leave: Transition) -> Transition:
-        start = self.position(body.nodes[body.graph.start])
+    def _entering(self, node: ProgramNode, body: Scope, leave: Transition) -> Transition:
+        start = self.position(self._program.start_of(body))
         trigger, watch, is_due = node.trigger, self._watch, self.cells.due(node)
-        deeper = [each for each in self._program.nodes if each.path.startswith(body.prefix) and each.scope is not body]
+        deeper = [each for each in self._program.nodes if each.path.startswith(body.path) and each.scope is not body]
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and node.scope.activity is None
         # A save does not keep what an earlier visit wrote either.
-        slots, forgotten = self._slots, dict.fromkeys(body.prefix + slot for slot in body.names.written)
+        slots, forgotten = self._slots, dict.fromkeys(body.path + slot for slot in body.written)
 
         def enter() -> int:
             if isinstance(trigger, Every) and not is_due():
@@ -114,11 +114,10 @@ class Compiler:
 
         return enter
 
-    def _finish_body(self, scope: ProgramGraph) -> Transition:
+    def _finish_body(self, scope: Scope) -> Transition:
         """The end of a body: its outputs are written outside, the outer node has run, and an edge of it is chosen."""
-        outer = scope.outer
-        assert outer is not None
-        outputs = (scope.prefix + slot for slot in outputs_of(scope.graph))
+        outer = self._program.nodes_around(scope)[-1]
+        outputs = (scope.path + slot for slot in outputs_of(scope.graph))
         copies = [*zip(outputs, outer.plan_node.own_writes, strict=True)]
         acts = self.visits.at_end(scope)
         if scope.activity is not None and outer.scope.activity is None:
@@ -164,7 +163,7 @@ class Compiler:
             if not node.bypassed:
                 runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else own
                 if node.body is not None:
-                    arrivals.append((node.body.nodes[node.body.graph.start], runs[node.path]))
+                    arrivals.append((self._program.start_of(node.body), runs[node.path]))
             for target, counters in arrivals:
                 for passed in self._way(target)[:-1] if target is not None else ():
                     edges[keys[passed.index][0]] += counters

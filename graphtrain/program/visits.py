@@ -13,12 +13,12 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM, Ask
 from graphtrain.language.closures import constant
-from graphtrain.plan.scope import Ref
-from graphtrain.program.bind import Program, ProgramGraph, ProgramNode
+from graphtrain.plan.scope import Ref, Scope
+from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
-from graphtrain.program.rounds import Act, Rounds, source_of_batches, then
+from graphtrain.program.rounds import Act, Rounds, slots_of_rounds, source_of, then
 from graphtrain.program.triggers import After, start_triggers
 
 
@@ -46,9 +46,9 @@ class Visits:
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
             "asks": lambda node: lambda ask: grant(program, node.path, ask.name),
             "current_loader": self._current_loader,
-            "graph_trains": lambda node: node.scope.names.steps,
+            "graph_trains": lambda node: node.scope.steps,
             "history": self._history,
-            "metric_prefix": lambda node: node.metric_prefix,
+            "metric_prefix": program.metric_prefix,
             "step_names": self._step_names,
             "training_precision": lambda node: program.training_precision,
         }
@@ -65,7 +65,7 @@ class Visits:
 
     # ---- entering a graph
 
-    def enter(self, scope: ProgramGraph, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
+    def enter(self, scope: Scope, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
         """Set up the nodes of a graph, with fresh progress if `reset`, otherwise with their present progress.
 
         The order is that of names: the place of a node in a file has no effect, not even on the random numbers that a
@@ -74,13 +74,13 @@ class Visits:
         Arguments:
             ready: those that are set up already. Default: none.
         """
-        for node in scope.nodes.values():
-            if reset:
-                node.kind.reset(node.instance)
-        for _, node in sorted(scope.nodes.items()):
+        nodes = self.program.nodes_in(scope)
+        for node in nodes if reset else ():
+            node.kind.reset(node.instance)
+        for node in sorted(nodes, key=lambda node: node.path):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
-        start_triggers(scope.nodes.values())
+        start_triggers(nodes)
 
     def setup(self, node: ProgramNode) -> Act:
         """The call that sets a node up."""
@@ -115,7 +115,7 @@ class Visits:
     def _history(self, node: ProgramNode) -> Any:
         from graphtrain.program.history import History  # which few graphs ask for
 
-        return History(node, self.program.resources["checkpoints"])
+        return History(self.program, node, self.program.resources["checkpoints"])
 
     # ---- visits
 
@@ -139,10 +139,10 @@ class Visits:
         cleared = dict.fromkeys(node.plan_node.kills)
         return then(call, functools.partial(self._slots.update, cleared)) if cleared else call
 
-    def at_end(self, scope: ProgramGraph) -> list[Act]:
+    def at_end(self, scope: Scope) -> list[Act]:
         """The calls of nodes at the end of a graph, those that end it last, so that they see the others' effects."""
         is_main, acts = scope.outer is None, []
-        nodes = sorted(scope.nodes.values(), key=lambda node: (None in self.program.targets(node), node.path))
+        nodes = sorted(self.program.nodes_in(scope), key=lambda node: (None in self.program.targets(node), node.path))
         for node in nodes:
             kind, instance = node.kind, node.instance
             if not node.bypassed and kind.has("at_end" if is_main else "at_body_end"):
@@ -210,7 +210,7 @@ def _stop(program: Program, asking: ProgramNode) -> None:
     for scope in asking.scope.around[::-1]:
         ending = [
             node
-            for node in scope.nodes.values()
+            for node in program.nodes_in(scope)
             if isinstance(node.trigger, After) and (node.path, "due") in program.plan.fields_read
         ]
         for node in ending:
@@ -225,7 +225,7 @@ def _stop(program: Program, asking: ProgramNode) -> None:
 
 def _end_epoch(program: Program, asking: ProgramNode) -> None:
     """Let the node that fetches the batches end the epoch."""
-    source = source_of_batches(program, asking)
+    source = source_of(asking, slots_of_rounds(program))
     end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None
     if end_epoch is None:
         raise UsageError(

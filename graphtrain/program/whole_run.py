@@ -11,7 +11,7 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
-from graphtrain.kind.batch_limit import combined_length, most_batches
+from graphtrain.kind.batch_limit import most_batches
 from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.plan import Plan, PlanNode
@@ -21,15 +21,11 @@ Found = TypeVar("Found")
 
 
 @final
-class EpochsOfWindows:
+class _EpochsOfWindows:
     """A training like that of `fit`: one backward pass for each batch, windows of one size, and an end by an amount.
 
     Raises:
         UsageError: the graph trains in another way.
-
-    >>> training = EpochsOfWindows(Plan(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs")))
-    >>> training.steps(range(10))
-    9
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -48,28 +44,17 @@ class EpochsOfWindows:
                 f"the edges of `{self._window.path}` lead to no step where a window is full, or cut by the end"
             )
 
-    def steps(self, train_data: Any, ranks: int = 1) -> int:
-        """The optimizer steps of the whole run.
-
-        A guard that reads a metric counts as false: the number is an upper bound then.
-
-        Arguments:
-            ranks: those with which the run begins: a window has the micro-batches of all of them. Default: 1.
-
-        Raises:
-            UsageError: time ends the run, the size of windows is an expression, or the data has no length.
-        """
+    def steps(self, train_data: Any, ranks: int) -> int:
+        """The steps of a run that begins with so many ranks: a window has the micro-batches of all of them."""
         name, target = self._finish.path, str(self._counter.target)
         if target in self._window.expressions:
             raise _unknown(f"`{self._window.path}.{target}` is an expression")
         size = self._window.parameters[target] * ranks
-        terms = [*self._finish.trigger.terms] if self._finish.trigger is not None else []
-        if not terms or not all(term.base.unit in ("epochs", "batches", "steps") for term in terms):
-            raise UsageError(
-                f'`{name}.after` = "{" or ".join(map(str, terms)) or "never"}", and how many steps that takes is not '
-                "known ahead",
-                f'count epochs or steps, as in {name}.after = "10 epochs"',
-            )
+        trigger = self._finish.trigger
+        terms = trigger.terms if trigger is not None else ()
+        if not terms or not {term.base.unit for term in terms} <= {"epochs", "batches", "steps"}:
+            hint = f'count epochs or steps, as in {name}.after = "10 epochs"'
+            raise _unknown(f'`{name}.after` = "{trigger or "never"}"', hint)
         ends = [math.ceil(term.amount) for term in terms if term.unit == "steps"]
         if len(ends) < len(terms):
             epoch = _batches_in_epoch(self._source, train_data)
@@ -122,29 +107,19 @@ def _only(found: Sequence[Found], does: str) -> Found:
     return found[0]
 
 
-def _unknown(reason: str) -> UsageError:
-    return UsageError(f"how many steps the run takes is not known ahead: {reason}", "compute the number in `setup`")
+def _unknown(reason: str, hint: str = "compute the number in `setup`") -> UsageError:
+    return UsageError(f"run.steps: {reason}, so the number of steps is not known ahead", hint)
 
 
 def _batches_in_epoch(source: PlanNode, data: Any) -> int:
     """The batches that a node fetches in an epoch of some data."""
     limit = min((source.parameters[name] for name in ("limit", "overfit") if source.parameters.get(name)), default=None)
     lengths = [length_of(loader) for loader in (loaders_of(data) or {"": data}).values()]
-    combine = source.parameters.get("combine") or "cycle"
-    if combine == "in_turn" and None not in lengths:
-        return sum(_limited(length, limit) for length in lengths if length is not None)
-    length = combined_length(lengths, combine)
-    if length is None:
-        raise UsageError(
-            "the data has no length, so how many batches the run will fetch is not known ahead",
-            "give the data a `__len__`, or compute the number where it is needed from what you know of the data",
-        )
-    return _limited(length, limit)
-
-
-def _limited(batches: int, limit: float | None) -> int:
-    most = most_batches(limit, batches)
-    return batches if most is None else min(most, batches)
+    known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
+    if len(known) < len(lengths):
+        raise _unknown("the data has no length", "give the data a `__len__`, or compute the number in `setup`")
+    combine = source.parameters.get("combine")
+    return sum(known) if combine == "in_turn" else min(known) if combine == "shortest" else max(known)
 
 
 @final
@@ -182,10 +157,7 @@ class PlannedRun:
         Raises:
             UsageError: the number is not known ahead; or data has no length.
         """
-        try:
-            return EpochsOfWindows(self._plan).steps(train_data, self.world_size)
-        except UsageError as error:
-            raise UsageError(f"run.steps: {error.message}", error.hint) from None
+        return _EpochsOfWindows(self._plan).steps(train_data, self.world_size)
 
     @property
     def mesh(self) -> Any:
@@ -195,6 +167,3 @@ class PlannedRun:
         ranks = current_ranks()
         device = resolve_device(self._device, ranks.local_rank if ranks.world_size > 1 else None)
         return ranks.mesh(device.type)
-
-    def __repr__(self) -> str:
-        return f"<PlannedRun of {self._plan.graph.title}>"

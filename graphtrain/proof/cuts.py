@@ -11,7 +11,7 @@ import os
 import random
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, final
@@ -146,7 +146,7 @@ class CutTraining:
             self._count += 1
             # A save requested by the graph comes first: it may be written in the background.
             if self._remaining and self._count >= self._remaining[-1] and "save" not in requests:
-                requests.save(replace(requests.policy, mode="sync", if_failed="stop"))
+                requests.save(requests.sync_policy)
                 self._is_asked = True
             return position
 
@@ -158,7 +158,7 @@ class CutTraining:
             self._remaining.pop()
         compiled = self._compiled
         place = compiled.run_clock.describe()
-        self._cuts.append(Cut(self._count, place, compiled.path(self._loop.position)))
+        self._cuts.append(Cut(self._count, place, compiled.program.nodes[self._loop.position].path))
         copy_run(self._run_dir, self._folder / self._cuts[-1].name)
 
 

@@ -100,7 +100,7 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
 
     A run keeps such values, but in a replay the loss of the previous batch could be taken for that of the new one.
     """
-    clock = compiled.program.main.clocks.get("batches")
+    clock = compiled.program.clock(compiled.program.main, "batches")
     if clock is None:
         return transitions
     fetching = clock.node
@@ -149,7 +149,7 @@ def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
         UsageError: a replay cannot meet the amount again, or meets it many times.
     """
     unit, amount = term.base.unit, term.base.amount
-    clock = compiled.program.main.clocks[unit]
+    clock = compiled.program.clocks[compiled.program.main][unit]
     if not clock.declared.in_digest:
         raise UsageError(f"--to: `{term.unit}` are wall-clock time, which no replay repeats", "use batches or steps")
     if clock.restarts is not None:

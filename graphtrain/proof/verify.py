@@ -131,8 +131,7 @@ class _Reexecution:
         ]
         counter, spare = self._counting_node()
         # A body restarts its counts, so its number of runs comes first.
-        outer = [scope.outer for scope in counter.scope.around if scope.outer is not None]
-        self._counting = [*outer, counter]
+        self._counting = [*self._compiled.program.nodes_around(counter.scope), counter]
         self._goal_runs = [self._goal.sections["progress"][node.path]["runs"] for node in self._counting]
         most_runs = [*self._goal_runs[:-1], self._goal_runs[-1] + spare]
         breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
@@ -151,7 +150,7 @@ class _Reexecution:
         comparison = self._nearest
         if comparison is None:  # the node was never passed, or the run was at its end
             comparison = self._compare()
-            path = self._compiled.path(self._loop.position)
+            path = self._compiled.program.nodes[self._loop.position].path
             if (path, self._loop.ended) != (self._goal_path, self._goal_ended):
                 if self._compiled.program.timed_nodes:
                     notes.append(
@@ -197,20 +196,19 @@ class _Reexecution:
         around = program.nodes[self._goal_index].scope.around
         scope = next((scope for scope in reversed(around) if scope in program.training), program.main)
         for unit in sorted(scope.graph.units, key=lambda unit: unit != "batches"):
-            node = scope.clocks[unit].node
+            node = program.clocks[scope][unit].node
             if not node.bypassed and not node.kind.observer:
                 return node, 0
         for body in program.training:
-            inside = body.around
-            if body is not scope and scope in inside and (entered := inside[inside.index(scope) + 1].outer) is not None:
-                return entered, 0
-        node = scope.nodes[self._goal_path.removeprefix(scope.prefix).partition("/")[0]]
+            if body is not scope and scope in body.around:
+                return program.nodes_around(body)[body.around.index(scope)], 0
+        node = program.by_path[scope.path + self._goal_path.removeprefix(scope.path).partition("/")[0]]
         return node, self._goal.sections["progress"][node.path]["runs"] - node.instance.runs + _SPARE_RUNS
 
     def _batch_counters(self) -> list[tuple[ProgramNode, str]]:
         """The nodes, each with its field, that count the batches of graphs that train."""
         program = self._compiled.program
-        clocks = (scope.clocks.get("batches") for scope in program.training or [program.main])
+        clocks = (program.clocks[scope].get("batches") for scope in program.training or [program.main])
         return [(clock.node, clock.field) for clock in clocks if clock is not None]
 
     def _tallied(self, transition: Transition, record: Any, field_name: str) -> Transition:

@@ -58,7 +58,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         **(vars(run.environment) if run.environment is not None else {}),
         graph=graph,
         graph_hash=graph_hash,
-        position=compiled.path(loop.position),
+        position=run.path,
         ended=loop.ended,
         step=step,
         epoch=epoch,

@@ -120,23 +120,11 @@ class Session:
             "ranks": several,
             "seed": self.seed,
         }
-        self.compiled = self._compile(graph, self.resources, self._prepared, self._made)
+        run = self.requests, self.recorder, self.watch
+        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *run, made=self._made)
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
-
-    def _compile(
-        self,
-        graph: Graph,
-        resources: Mapping[str, Any],
-        prepared: Mapping[str, Any],
-        made: Mapping[str, str],
-        former: CompiledGraph | None = None,
-        renaming: Renaming | None = None,
-        new: Collection[str] | None = None,
-    ) -> CompiledGraph:
-        run = self.requests, self.recorder, self.watch
-        return CompiledGraph(graph, resources, prepared, *run, former, renaming, new, made)
 
     # ---- its position
 
@@ -148,7 +136,7 @@ class Session:
     @property
     def path(self) -> str:
         """The path of the node that runs next, or is running."""
-        return self.compiled.path(self.loop.position)
+        return self.compiled.program.nodes[self.loop.position].path
 
     @property
     def position(self) -> int:
@@ -158,12 +146,17 @@ class Session:
     @property
     def trained(self) -> dict[str, Any]:
         """How far the run has trained, as in a status."""
-        return {"trained": self.compiled.run_clock.trained(), **self.compiled.run_clock.nested()}
+        run_clock = self.compiled.run_clock
+        trained = int(run_clock.count("batches") or 0), float(run_clock.count("seconds") or 0)
+        return {"trained": trained, **run_clock.nested()}
 
     def join(self) -> None:
         """Let the ranks know from now on where this one is."""
         world = self.world
-        world.position, world.path_of = lambda: self.position, lambda position: self.compiled.path(position)
+        world.position, world.path_of = (
+            lambda: self.position,
+            lambda position: self.compiled.program.nodes[position].path,
+        )
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
         world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
         world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
@@ -210,7 +203,7 @@ class Session:
             seed_everything(derived_seed(self.seed, rank) if rank else self.seed)
         else:
             seed_the_rest(self.seed)
-        self.compiled.begin()
+        self.compiled.compiler.visits.enter(self.compiled.program.main, reset=True)
 
     def enter(
         self,
@@ -246,7 +239,8 @@ class Session:
         former = self.compiled.state
         self.recorder.forget_means()
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-        self.compiled = self._compile(self.compiled.graph, self.resources, prepared, self._made)
+        run = self.requests, self.recorder, self.watch
+        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, made=self._made)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -274,7 +268,8 @@ class Session:
             if environment is not None:
                 environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
-            compiled = self._compile(graph, all_resources, prepared, made, older, renaming, resources)
+            run = self.requests, self.recorder, self.watch
+            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, resources, made)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
@@ -284,10 +279,10 @@ class Session:
                 # Nodes that keep their object hold their progress in it.
                 kept = {node.path for node in compiled.kept}
                 progress = {path: fields for path, fields in moved["progress"].items() if path not in kept}
-                path = renaming.path(former.path(position))
+                path = renaming.path(former.program.nodes[position].path)
                 compiled.locate(path, moved["slots"], loop.ended)  # refused before anything is released
                 former.release(compiled.kept)  # before the new ones open the same data
-                clock_of = renaming.path(former.program.clocked.prefix.rstrip("/"))
+                clock_of = renaming.path(former.program.clocked.path.rstrip("/"))
                 exempt = Exemptions(replaced=other_kinds(renaming.graph(former.graph).diff(graph)))
                 self.enter({**moved, "progress": progress}, path, loop.ended, clock_of, exempt, OF_NODES)
             hyper_parameters = HyperParameters(compiled.state.set_up(), former=self.hyper_parameters)

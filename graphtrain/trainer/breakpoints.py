@@ -103,7 +103,7 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     """
     breakpoints = []
     for clock, term in compiled.program.limits(limit):
-        before = clock.node.scope.clocks.get("batches", clock)
+        before = compiled.program.clocks[clock.node.scope].get("batches", clock)
         breakpoints.append(Breakpoint(before.node.index, reached([(clock, term)]), request="reached"))
     return breakpoints
 

@@ -87,7 +87,7 @@ def _end(run: LiveRun) -> None:
         DataError: the graph trains, and has had no batch.
     """
     compiled = run.session.compiled
-    batches = compiled.program.main.clocks.get("batches")
+    batches = compiled.program.clock(compiled.program.main, "batches")
     if trains(compiled.graph) and batches is not None and not batches.now():
         raise DataError(
             "the run ended without a batch: the data is empty, was exhausted in `setup`, or no edge led to it",

@@ -12,8 +12,9 @@ from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import decimal
 from graphtrain.language.closures import Cell, Read, compile_guard
 from graphtrain.language.syntax import FieldOf, Name
+from graphtrain.plan.scope import Scope
 from graphtrain.printable import one_line
-from graphtrain.program.bind import ProgramGraph, ProgramNode
+from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.table import Compiler
@@ -91,7 +92,7 @@ class Explainer:
 
     def _explained(self, compiled: CompiledGraph, node: ProgramNode, visit: Transition) -> Transition:
         # The transition that ends a body also chooses among the edges of the enclosing node.
-        nodes = [node, *(scope.outer for scope in node.scope.around[::-1] if scope.outer is not None)]
+        nodes = [node, *reversed(compiled.program.nodes_around(node.scope))]
 
         def explained() -> int:
             runs = [each.instance.runs for each in nodes]
@@ -152,8 +153,8 @@ def _explanation(
     first, compiler, where = nodes[0], compiled.compiler, compiled.run_clock.describe()
     if error is not None and not isinstance(error, GuardError):
         return Explanation(first.path, "?", (), where, _raised(error))
-    following = compiled.path(position)
-    if first.body is not None and position == compiler.position(first.body.nodes[first.body.graph.start]):
+    following = compiled.program.nodes[position].path
+    if first.body is not None and position == compiler.position(compiled.program.start_of(first.body)):
         return Explanation(first.path, following, (), where, "entered")
     asked: list[Asked] = []
     is_idle = first.instance.runs == runs_before[0]
@@ -167,7 +168,7 @@ def _explanation(
         notes.append(_raised(target if isinstance(target, Exception) else error or Exception()))
     elif target == END:
         following = END
-    elif position != compiler.position(node.scope.nodes[target]):
+    elif position != compiler.position(compiled.program.by_path[f"{node.scope.path}{target}"]):
         notes.append("(but a guard answers otherwise now)")
     return Explanation(first.path, following, tuple(asked), where, " ".join(notes))
 
@@ -190,7 +191,7 @@ def _leave(compiler: Compiler, node: ProgramNode, asked: list[Asked]) -> str | E
     raise AssertionError("the last edge is always taken")
 
 
-def _recording(compiler: Compiler, scope: ProgramGraph, guard: str, reads: list[tuple[str, Any]]) -> Read:
+def _recording(compiler: Compiler, scope: Scope, guard: str, reads: list[tuple[str, Any]]) -> Read:
     """A guard compiled as for the transition table, so that it reads the same in the same order; it notes each read."""
 
     def cell_of(expression: Name | FieldOf) -> Cell:
@@ -206,7 +207,7 @@ def _recording(compiler: Compiler, scope: ProgramGraph, guard: str, reads: list[
 
         return Cell(recorded)
 
-    return compile_guard(scope.names.parse(scope.graph.guards[guard]), cell_of)
+    return compile_guard(scope.parse(scope.graph.guards[guard]), cell_of)
 
 
 def _raised(error: BaseException) -> str:

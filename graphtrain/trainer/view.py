@@ -161,7 +161,7 @@ class RunView(Recorded):
         latest = self._run.files.latest if self._run.files is not None else None
         if latest is None or self._run.state != "failed":
             return []
-        compiled, error, main = self._session.compiled, self._run.failure, self._session.compiled.program.main
+        compiled, error = self._session.compiled, self._run.failure
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
             nodes = compiled.program.nodes
             reader = next(node for node in nodes if node.instance is error.check)  # where batch and gradients are there
@@ -170,7 +170,7 @@ class RunView(Recorded):
             return []
         node = compiled.program.nodes[self._session.position]
         for unit in sorted(self.graph.units, key=lambda unit: unit != "batches"):
-            clock = main.clocks[unit]
+            clock = compiled.program.clocks[compiled.program.main][unit]
             if clock.declared.in_digest and clock.restarts is None and clock.now() >= 1:
                 runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
                 return ["--to", f"{int(clock.now())} {unit}", "--node", node.path, "--runs", str(runs)]

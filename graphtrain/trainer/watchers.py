@@ -127,16 +127,16 @@ class Monitors:
             UnknownMetricError: an evaluation that has just ended records others of the same group (``"val/"``) and
                 not this one; or every node that may record it has run.
         """
-        session, recorder = self._session, self._session.recorder
+        session, program, recorder = self._session, self._session.compiled.program, self._session.recorder
         groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}
         self._evaluated = []
-        around = session.compiled.program.nodes[session.position].scope.around
-        for node in session.compiled.program.nodes:
+        around = program.nodes[session.position].scope.around
+        for node in program.nodes:
             parameter = node.kind.monitor
             name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None
             if name is None or name in recorder.latest:
                 continue
-            if name.rpartition("/")[0] in groups or not any(map(self._may_record, node.scope.nodes.values())):
+            if name.rpartition("/")[0] in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
                 recorded = recorder.metrics_in(recorder.latest)
                 hint = suggestion(name, recorded)
                 if "did you mean" not in hint:

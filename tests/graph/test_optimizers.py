@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +165,18 @@ def test_a_body_has_that_of_the_graph_around_unless_it_says_otherwise(
         """)
     with pytest.raises(GraphError, match=f"`{optimizer}` is read by `body/zero_grad`"):
         Trainer(graph, display=None)
+
+
+def test_it_does_not_speak_for_what_an_overlay_adds(tmp_path: Path) -> None:
+    graph, path = GAN, tmp_path / "clipped.toml"
+    own = graph.insert("clipped", "clip", after="accumulate", max_value=1.0)
+    assert "G410" not in {problem.code for problem in own.check()}
+    edit = 'format = 1\n[[edit]]\ninsert = "clipped"\nuse = "clip"\nafter = "accumulate"\nmax_value = 1.0\n'
+    path.write_text(edit)
+    (problem,) = [problem for problem in graph.overlay(path).check() if problem.code == "G410"]
+    assert "`clipped` acts on the gradients of `d_optimizer` by default" in problem.message
+    path.write_text(edit + 'reads = { optimizer = "d_optimizer" }\n')
+    assert graph.overlay(path).check() == []
 
 
 def test_what_is_no_name_is_refused() -> None:

@@ -184,5 +184,5 @@ def test_every_rank_has_a_device_of_its_own(monkeypatch: Patch) -> None:
     monkeypatch.setattr(torch, "empty", empty)
     devices = [str(resolve_device(name, 1)) for name in ("auto", "cuda", torch.device("cuda"), "cpu")]
     assert devices == [*["cuda:1"] * 3, "cpu"] and [*map(str, used)] == ["cuda:1"] * 3
-    with pytest.raises(UsageError, match='no device "cuda" here for the process of local rank 2'):
+    with pytest.raises(UsageError, match='no device "cuda:2" here'):
         resolve_device("auto", 2)

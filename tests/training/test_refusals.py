@@ -105,8 +105,8 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
     "a name of the engine": (lambda: tiny(recorder=1), UsageError, ("`recorder` is supplied by the engine",)),
     "a model as the graph": (lambda: Trainer(nn.Linear(1, 1)), UsageError,  # type: ignore[arg-type]
                              ("expected a Graph, the name of one, or a path; got a Linear",)),
-    "a class for an optimizer": (lambda: tiny(optimizer=torch.optim.SGD), UsageError, ("is the class SGD",)),
-    "a class for a model": (lambda: tiny(model=nn.Linear, optimizer=None), UsageError, ("is the class Linear",)),
+    "a class for an optimizer": (lambda: tiny(optimizer=torch.optim.SGD), UsageError, ("got the class SGD",)),
+    "a class for a model": (lambda: tiny(model=nn.Linear, optimizer=None), UsageError, ("got the class Linear",)),
     "a name for an optimizer": (lambda: tiny(optimizer="sgd"), UsageError, ("must be an optimizer, or a list",)),
     "a name for a scheduler": (lambda: tiny(scheduler="cosine"), UsageError, ("`scheduler` must be a scheduler",)),
     "a tuple for a model": (lambda: tiny(model=(1, 2), optimizer=None), UsageError, ("must be a torch.nn.Module",)),
