@@ -41,7 +41,7 @@ def adapted(named: str, data: str | None, values: Callable[[], Mapping[str, Any]
 
     def graph_and_resources(given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
         classes = [each for each in (made, made_data) if each is not None]
-        taken = [_takes(each) for each in classes]
+        taken = [{*inspect.signature(each).parameters} - {"args", "kwargs"} for each in classes]
         named_by = zip(classes, taken, strict=True)
         objects = [each(**{name: given[name] for name in names & given.keys()}) for each, names in named_by]
         flags = {name: value for name, value in given.items() if not any(name in names for names in taken)}
@@ -66,10 +66,6 @@ def adapted(named: str, data: str | None, values: Callable[[], Mapping[str, Any]
     return Script(
         setup, name, file, ["graphtrain"], [], lambda: graph_and_resources(setup_arguments(setup, values(), name))[0]
     )
-
-
-def _takes(made: Callable[..., Any]) -> set[str]:
-    return {*inspect.signature(made).parameters} - {"args", "kwargs"}
 
 
 def _hints(made: Any) -> Sequence[tuple[str, Any]]:
@@ -147,8 +143,7 @@ class ScriptOrClass:
         """
         if self.script:
             return Script.of_script(self.script)
-        made = adapted(self.lightning or "", self.data, values)
-        return replace(made, source=self.words)
+        return replace(adapted(self.lightning or "", self.data, values), source=self.words)
 
     def imported_again(self) -> Script:
         """The program of a new import of its files, with new global variables."""

@@ -16,6 +16,7 @@ from graphtrain.command.adapted import adapted, adapter_options
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
+from graphtrain.command.settings import split_settings
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
 from graphtrain.graph.graph import write_new
@@ -167,12 +168,8 @@ def show(
     """
     words = [*filter(None, [graph]), *settings]
     if lightning is not None:
-        from graphtrain.command.settings import split_settings
-
-        shown = load_graph(
-            adapted(lightning, data, lambda: split_settings(words)[0]).own_graph(),
-            overlays=overlay,
-        )
+        program = adapted(lightning, data, lambda: split_settings(words)[0])
+        shown = load_graph(program.own_graph(), overlays=overlay)
     elif len(words) != 1:
         raise click.UsageError(
             "Missing argument 'GRAPH'." if not words else f"Got unexpected extra argument ({words[1]})"
