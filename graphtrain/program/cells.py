@@ -58,11 +58,10 @@ class Cells:
 
     def _resource(self, node: ProgramNode, read: Read, name: str) -> Any:
         value = self._program.resource(name, read, node.path)
-        if "a step function" in read.holds and value is not None and not isinstance(value, StepCall):
-            value = step_call(value, name)  # of another name than a model's own
-        if isinstance(value, StepCall):
-            return self._step_function(node, name, value) if "a step function" in read.holds else value.function
-        return value
+        if "a step function" in read.holds and value is not None:
+            is_prepared = isinstance(value, StepCall)  # else it has another name than those of a model
+            return self._step_function(node, name, value if is_prepared else step_call(value, name))
+        return value.function if isinstance(value, StepCall) else value
 
     def _step_function(self, node: ProgramNode, name: str, step: StepCall) -> Any:
         """A user's step function, called with the model and the batch; its extra inputs are looked up here."""

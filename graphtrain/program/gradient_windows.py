@@ -24,7 +24,6 @@ class GradientWindows:
 
     Arguments:
         rounds: those of several ranks. Default: there is one process.
-
     """
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:

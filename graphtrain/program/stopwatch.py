@@ -37,7 +37,7 @@ class Stopwatch:
 
     >>> now = [0.0]
     >>> watch = Stopwatch(clock=lambda: now[0])
-    >>> watch.start(); now[0] = 3.0; watch.enter("validate"); now[0] = 4.0; watch.leave(); watch.stop()
+    >>> watch.start(); now[0] = 3.0; watch.enter("validate"); now[0] = 4.0; watch.enter(); watch.stop()
     >>> watch.seconds()
     {'train': 3.0, 'validate': 1.0}
     """
@@ -62,19 +62,15 @@ class Stopwatch:
 
     def stop(self) -> None:
         """Stand still."""
-        self.leave()
+        self.enter()
         self._total, self._since = self.running(), None
 
-    def enter(self, activity: str) -> None:
-        """An activity of several visits begins, in place of the present one."""
+    def enter(self, activity: str = TRAINING) -> None:
+        """An activity of several visits begins, in place of the present one. Default: training continues."""
         now = self.now()
         if self._activity != TRAINING and self._since is not None:
             self.spent[self._activity] = self.spent.get(self._activity, 0.0) + now - self._activity_since
         self._activity, self._activity_since = activity, now
-
-    def leave(self) -> None:
-        """The activity ends; nothing happens if there is none."""
-        self.enter(TRAINING)
 
     def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
         """The transition of a node, timed if it fetches data: 0.2 us. A display may draw after it.

@@ -121,7 +121,7 @@ class Compiler:
         copies = [*zip(outputs, outer.plan_node.own_writes, strict=True)]
         acts = self.visits.at_end(scope)
         if scope.activity is not None and outer.scope.activity is None:
-            acts.append(self._watch.leave)
+            acts.append(self._watch.enter)
         if isinstance(outer.trigger, Every):
             acts.append(outer.trigger.fire)
         slots, fields, program = self._slots, outer.fields, self._program

@@ -45,7 +45,7 @@ def test_every_moment_is_counted_once_under_the_activity_it_was_spent_on() -> No
     clock.time += 7
     with watch.measure("save"):
         clock.time += 11
-    watch.leave()
+    watch.enter()
     assert watch.seconds() == {"train": 15.0, "data": 6.0, "validate": 7.0, "save": 11.0}
     watch.stop()
     clock.time += 1000
