@@ -18,7 +18,7 @@ from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.syntax import Expression
-from graphtrain.plan.scope import Ref, Scope, resources_of
+from graphtrain.plan.scope import Ref, Scope, counter_of, resources_of
 
 
 @final
@@ -79,7 +79,7 @@ class PlanNode:
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
         self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
-        self.kills: frozenset[str] = scope.forgotten if kind.has_effect("forget") else frozenset()
+        self.kills: frozenset[str] = _forgotten(scope) if kind.has_effect("forget") else frozenset()
         self.optimizers = optimizers_of(scope, node, "optimizer")
         self.actions = tuple(
             PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
@@ -184,7 +184,7 @@ class Plan:
 
     def terms(self, scope: Scope, trigger: Trigger) -> list[tuple[PlanNode, str, Term]]:
         """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""
-        counters = [scope.counter(term.base.unit) for term in trigger.terms]
+        counters = [counter_of(scope, term.base.unit) for term in trigger.terms]
         owners = [(self.by_path[f"{scope.path}{owner}"], field_name) for owner, field_name in counters]
         return [(*owner, term) for owner, term in zip(owners, trigger.terms, strict=True)]
 
@@ -201,7 +201,7 @@ class Plan:
         for scope in self.scopes.values():
             nodes = self.nodes_in(scope)
             counted = {term.base.unit for each in nodes for trigger in each.triggers for term in trigger.terms}
-            units = [unit for unit in scope.graph.units if unit in counted or scope.counter(unit)[1] != "runs"]
+            units = [unit for unit in scope.graph.units if unit in counted or counter_of(scope, unit)[1] != "runs"]
             refs += [ref for guard in scope.guards.values() for ref in scope.read_in(guard)]
             refs += [scope.resolve(scope.graph.units[unit]) for unit in units]
             for each in nodes:
@@ -218,3 +218,13 @@ def _trigger(parameters: Mapping[str, Any], name: str | None) -> Trigger | None:
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:
     """The optimizers that a slot of a node holds: names of resources, or paths where a node writes one."""
     return tuple(dict.fromkeys(map(str, scope.read_by(node, slot).leaves())))
+
+
+def _forgotten(scope: Scope) -> frozenset[str]:
+    """The slots, by path, that step functions of a graph write and that an epoch does not begin with."""
+    slots: set[str] = set()
+    for node in scope.graph.nodes.values():
+        kind, returned = scope.kinds[node.name], scope.returned_by(node)
+        kept = node.parameters.get(kind.keeps, ()) if kind is not None and kind.keeps else ()
+        slots.update(slot for name, slot in returned.items() if name not in kept)
+    return frozenset(f"{scope.path}{slot}" for slot in slots)

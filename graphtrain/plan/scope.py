@@ -181,11 +181,6 @@ class Scope:
                 return scope.parameter(node, name)
         return Ref("field", f"{self.path}{path}", name)
 
-    def counter(self, unit: str) -> tuple[str, str]:
-        """The node of this graph, and the field, that count a unit of its clock."""
-        owner, _, name = self.graph.units[unit].rpartition(".")
-        return owner, name
-
     @functools.cached_property
     def steps(self) -> bool:
         """True if one of its nodes steps an optimizer, or a body does whose own clock does not count that."""
@@ -283,16 +278,6 @@ class Scope:
         if kind is None or node.body is not None or not kind.may_return_slots:
             return {}
         return {name: slot for name, slot in node.writes.items() if name not in kind.writes}
-
-    @functools.cached_property
-    def forgotten(self) -> frozenset[str]:
-        """The slots, by path, that step functions of this graph write and that an epoch does not begin with."""
-        slots: set[str] = set()
-        for node in self.graph.nodes.values():
-            kind, returned = self.kinds[node.name], self.returned_by(node)
-            kept = node.parameters.get(kind.keeps, ()) if kind is not None and kind.keeps else ()
-            slots.update(slot for name, slot in returned.items() if name not in kept)
-        return frozenset(f"{self.path}{slot}" for slot in slots)
 
     @functools.cached_property
     def guards_as_written(self) -> dict[str, Expression]:
@@ -424,3 +409,9 @@ def _slots_in(scope: Scope, text: str) -> set[str]:
     except GuardSyntaxError:
         return set()
     return {part.name for part in walk(parsed) if isinstance(part, Name)} - scope.graph.guards.keys()
+
+
+def counter_of(scope: Scope, unit: str) -> tuple[str, str]:
+    """The node of a graph, and the field, that count a unit of its clock."""
+    owner, _, name = scope.graph.units[unit].rpartition(".")
+    return owner, name

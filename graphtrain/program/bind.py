@@ -18,7 +18,7 @@ from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
 from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import Ref, Scope, resources_of
+from graphtrain.plan.scope import Ref, Scope, counter_of, resources_of
 from graphtrain.program.resources import PROVIDED, USUAL, StepCall
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Program:
     # ---- amounts and edges
 
     def _clocks(self, scope: Scope) -> dict[str, Clock]:
-        counters = {unit: scope.counter(unit) for unit in scope.graph.units}
+        counters = {unit: counter_of(scope, unit) for unit in scope.graph.units}
         return {unit: Clock(self.by_path[f"{scope.path}{name}"], field) for unit, (name, field) in counters.items()}
 
     def clock(self, scope: Scope, unit: str) -> Clock | None:
