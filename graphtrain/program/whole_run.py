@@ -39,7 +39,8 @@ class _EpochsOfWindows:
         ends = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]
         if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
             raise _unknown("more than an amount decides about its end")
-        if self._edge(count=2) != 0 or self._edge(count=1, due=True) == self._edge(count=1):
+        self._to_step = self._edge(count=2)
+        if self._edge(count=1) in (self._to_step, self._edge(count=1, due=True)):
             raise _unknown(
                 f"the edges of `{self._window.path}` lead to no step where a window is full, or cut by the end"
             )
@@ -66,11 +67,11 @@ class _EpochsOfWindows:
         """The steps in this many batches: a short window is stepped, dropped, or goes on in the next epoch."""
         at_last, at_end = self._edge(count=1, last=True), self._edge(count=1, due=True)
         epochs, rest = divmod(batches, epoch) if at_last != self._edge(count=1) else (0, batches)
-        of_epoch = (math.ceil if at_last == 0 else math.floor)(Fraction(epoch, size))
-        return epochs * of_epoch + (math.ceil if at_end == 0 else math.floor)(Fraction(rest, size))
+        of_epoch = (math.ceil if at_last == self._to_step else math.floor)(Fraction(epoch, size))
+        return epochs * of_epoch + (math.ceil if at_end == self._to_step else math.floor)(Fraction(rest, size))
 
     def _edge(self, **values: Any) -> int:
-        """The number of the edge that is taken where a window of two is counted; the first leads to the step."""
+        """The edge that is taken where a window of two is counted, by its number; a full one is stepped."""
         guards = [way.guard for way in self._window.exits if way.guard is not None]
         return next((number for number, guard in enumerate(guards) if self._holds(guard, **values)), len(guards))
 
