@@ -21,7 +21,7 @@ from graphtrain.checks.gradient_rules import (
 )
 from graphtrain.checks.stubs import LARGE, StubCells
 from graphtrain.kind import Field
-from graphtrain.plan.plan import PlanNode, optimizers_of
+from graphtrain.plan.plan import Plan, PlanNode, optimizers_of
 from graphtrain.plan.scope import Ref, Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.rounds import Act
@@ -62,7 +62,7 @@ class Watch:
             self._follow(at, RULES_OF_RANKS if ranks else RULES, optimizer=name)
         for node in self._acting:
             self._add_window(node)
-        for divisor, effects in _divisors([node.plan_node for node in self._acting]):
+        for divisor, effects in _divisors(program.plan, [node.plan_node for node in self._acting]):
             for name in self.optimizers:
                 self._follow(self._mark("clean"), RULES_OF_DIVISORS, effects, optimizer=name, divisor=divisor)
         self._modes = self._add_modes()
@@ -211,7 +211,7 @@ class Watch:
                 self._report(WRONG_MODE, last, model=model, does=f"ends `{body.path[:-1]}` in")
 
 
-def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Effects]]:
+def _divisors(plan: Plan, acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Effects]]:
     """The scales of losses and the counts of sums by which gradients have to be divided, with what nodes do to them."""
     done = {node.path: {action.effect for action in node.actions} for node in acting}
     divides = "divide" in set[str]().union(*done.values())
@@ -227,10 +227,10 @@ def _divisors(acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Effects]]:
                 continue
             field = Ref("field", node.path, name)
             reading = [path for path, refs in read.items() if field in refs]
-            if not any(("backward" if is_scale else "divide") in done[path] for path in reading):
-                is_read = any(field in refs for refs in read.values())
-                if is_read or not (is_scale or (per and not divides)):
-                    continue  # not known to be meant for the gradients, or passed on by way of another node
+            is_divided = any(("backward" if is_scale else "divide") in done[path] for path in reading)
+            is_read = (node.path, name) in plan.fields_read
+            if not is_divided and (is_read or not (is_scale or (per and not divides))):
+                continue  # not known to be meant for the gradients, or passed on by way of another node
             owing, other = (reading, "mix") if is_scale else ([node.path], "add")
             dividing = {"scale": "divide", "divide": "divide"}
             effects = {
