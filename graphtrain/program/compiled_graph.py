@@ -162,11 +162,6 @@ class CompiledGraph:
             )
         return node.index
 
-    def at_end(self) -> None:
-        """Run what nodes do at the end of the run; a second call does nothing."""
-        for act in self.compiler.at_end:
-            act()
-
     def release(self, kept: Collection[ProgramNode] = ()) -> None:
         """Let nodes release what they can start again, such as the worker processes of a loader.
 
@@ -188,13 +183,15 @@ class CompiledGraph:
         return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
-        """Set up the nodes around a position, from their progress. May draw random numbers.
+        """Set up the nodes around a position, from their progress, and go by its clock. May draw random numbers.
 
         Arguments:
             trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
         """
-        self.run_clock.go_by(trained_last, position)
-        for scope in self.program.nodes[position].scope.around:
+        program, around = self.program, self.program.nodes[position].scope.around
+        last = [scope for scope in program.training if scope.path == f"{trained_last}/"]
+        program.clocked = [program.clocked, *last, *(scope for scope in around if scope in program.training)][-1]
+        for scope in around:
             self.compiler.visits.enter(scope, reset=False, ready=self.kept)
 
 

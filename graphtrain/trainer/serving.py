@@ -96,7 +96,8 @@ def _end(run: LiveRun) -> None:
             'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
-    compiled.at_end()
+    for act in compiled.compiler.at_end:
+        act()
     run.requests.clear()
     run.save_end()
 

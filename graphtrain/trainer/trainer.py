@@ -435,7 +435,8 @@ class Trainer(RunView):
         if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
             entry.note_start(run)
         if loop.ended and not run.is_end_saved:
-            compiled.at_end()
+            for act in compiled.compiler.at_end:
+                act()
         if compiled.activity(loop.position) is None:
             for name in compiled.state.objects.trained_in_evaluation_mode():
                 run.notices.once(
