@@ -20,31 +20,13 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
-# Names of slots that the engine itself supplies: first those of which a program gives each node its own.
-OF_PROGRAM = (
-    "asks",
-    "backward",
-    "current_loader",
-    "graph_trains",
-    "history",
-    "metric_prefix",
-    "step_names",
-    "training_precision",
-    "windows",
-)
+# Names of slots that the engine itself supplies: those of the run, and those that are different for each node.
 PROVIDED = (
-    *OF_PROGRAM,
-    "checkpoints",
-    "data_state",
-    "device",
-    "notify",
-    "ranks",
-    "recorder",
-    "run_optimizers",
-    "running_seconds",
-    "saving",
+    "checkpoints", "data_state", "device", "notify", "ranks", "recorder", "run_optimizers", "running_seconds", "saving",
     "seed",
-)
+    "asks", "backward", "current_loader", "graph_trains", "history", "metric_prefix", "step_names",
+    "training_precision", "windows",
+)  # fmt: skip
 
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")

@@ -300,8 +300,8 @@ class Trainer(RunView):
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
-        Nodes with the same path in both graphs keep their progress. Unchanged nodes are not set up again, so an
-        iterator that one of them holds continues.
+        Nodes with the same path in both graphs keep their progress. An unchanged node that fetches batches is not set
+        up again in one process, so an iterator that it holds continues.
 
         Arguments:
             rename: old path -> new path of renamed nodes. Default: none.
