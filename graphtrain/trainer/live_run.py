@@ -26,7 +26,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
-from graphtrain.trainer.tracing import Explainer
+from graphtrain.trainer.tracing import Explanation
 from graphtrain.trainer.watchers import Monitors, NodesFile
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
@@ -67,6 +67,7 @@ class LiveRun:
     is_noted = False
     is_replay = False  # its save points are those of the run that it replays
     is_end_saved = True  # False between the end of the run and its checkpoint
+    explanation: Explanation | None = None  # of the last transition, if it was traced
     failure: BaseException | None = None  # by which a node failed
     reason = ""  # why it has stopped, in words: a signal, `until` or `before`
     error = ""  # the exception that has ended it, on one line
@@ -89,7 +90,7 @@ class LiveRun:
 
         self._machine = Machine(self, _STATES, initial="ready", transitions=_LIFE_CYCLE, auto_transitions=False)
         self.node_times, self.monitors = NodeTimes(), Monitors(session)
-        self.explainer, self._observer = Explainer(self.notices.once), Observer(session)
+        self._observer = Observer(session)
         self._display, self._is_shown = display, False
         self._loggers: list[RunLogger] = []
         if loggers := list(loggers):
@@ -112,7 +113,7 @@ class LiveRun:
 
     def drives(self) -> None:
         """Note that transitions run from now on."""
-        self.explainer.last = self.failure = None
+        self.explanation = self.failure = None
         self.reason, self.error, self.replay = "", "", ()
 
     def stop(self, number: int) -> None:

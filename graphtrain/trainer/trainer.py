@@ -31,7 +31,7 @@ from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
-from graphtrain.trainer.tracing import Trace
+from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
 
 # What the first Ctrl-C prints at once, with a run directory and without.
@@ -164,7 +164,7 @@ class Trainer(RunView):
         from_setup: str | Iterable[str] = (),
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
-        trace: Trace | None = None,
+        trace: Callable[[Explanation], Any] | None = None,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
@@ -213,13 +213,17 @@ class Trainer(RunView):
 
         def transitions() -> list[Transition]:
             compiled = run.session.compiled
+            table = compiled.compiler.transitions
             if trace is not None:
-                return with_breakpoints(run.explainer.transitions(compiled), breakpoints(), run.requests)
-            table = with_breakpoints(compiled.compiler.transitions, breakpoints(), run.requests)
-            return run.node_times.over(compiled.program.nodes, table)
+                table = [explained(compiled, index, keep) for index in range(len(table))]
+            return run.node_times.over(compiled.program.nodes, with_breakpoints(table, breakpoints(), run.requests))
+
+        def keep(explanation: Explanation) -> None:
+            run.explanation = explanation
+            assert trace is not None
+            trace(explanation)
 
         list(breakpoints())  # refused before anything is done
-        run.explainer.trace = trace
         begins = not run.has_begun
         signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
         with signals, self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
@@ -373,10 +377,11 @@ class Trainer(RunView):
         return self._run.files.latest.path if self._run.files.latest is not None else None
 
     def _one_transition(self) -> None:
-        run = self._run
+        run, compiled, index = self._run, self._session.compiled, self._session.loop.position
+        table = [*compiled.compiler.transitions]
+        table[index] = explained(compiled, index, lambda explanation: setattr(run, "explanation", explanation))
         run.requests.post("pause")
-        run.explainer.trace = None
-        drive(run, lambda: run.explainer.transitions(run.session.compiled))
+        drive(run, lambda: table)
 
     # ---- starting and stopping
 
