@@ -24,6 +24,7 @@ from graphtrain.report.snapshot import Display
 from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
+from graphtrain.resume.weights import load_weights
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
@@ -349,7 +350,8 @@ class Trainer(RunView):
         """
         run = self._run
         run.require_idle()
-        path = entry.load_weights(run, checkpoint, models, (only,) if isinstance(only, str) else tuple(only))
+        patterns = (only,) if isinstance(only, str) else tuple(only)
+        path = load_weights(run.session, run.files, checkpoint, models, patterns)
         run.has_changed()
         return path
 
