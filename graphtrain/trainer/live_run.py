@@ -111,11 +111,6 @@ class LiveRun:
         if self._nodes is not None:
             self._nodes.row()
 
-    def drives(self) -> None:
-        """Note that transitions run from now on."""
-        self.explanation = self.failure = None
-        self.reason, self.error, self.replay = "", "", ()
-
     def stop(self, number: int) -> None:
         """Request a stop at the next save point, as a signal does."""
         self._signal = number
@@ -181,17 +176,17 @@ class LiveRun:
     def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
         """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
         session = self.session
+        self.monitors.begin()
+        if self._nodes is not None:
+            self._nodes.begin(event)
         hyper_parameters = {**self.arguments, "seed": session.seed}
-        for name, fields in session.hyper_parameters.values.items():
-            hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
+        for of, own in session.hyper_parameters.values.items():
+            hyper_parameters |= {f"{of}.{name}": value for name, value in own.items()}
         for node in session.compiled.program.nodes:
             values = {name: value for name, value in node.parameters.items() if value is not None}
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
-        self.monitors.begin()
-        if self._nodes is not None:
-            self._nodes.begin(event)
         for logger in self._loggers:
             logger.begin(Beginning(session.compiled.graph, rows, hyper_parameters, run_dir, columns))
 

@@ -419,15 +419,14 @@ class Trainer(RunView):
     def _note_failure(self, error: BaseException) -> None:
         """Add where the run resumes to an error, and write both into the status."""
         run = self._run
-        if not isinstance(error, Exception):
-            return
-        run.error = error_line(error)
+        is_interrupt = not isinstance(error, Exception)
+        run.error = "" if is_interrupt else error_line(error)
         if run.state == "failed":
             # Any checkpoint under way is on the disk now.
-            if not isinstance(error, RanksError) and (note := entry.where_it_resumes(run)):
+            if not (is_interrupt or isinstance(error, RanksError)) and (note := entry.where_it_resumes(run)):
                 error.add_note(note)
-            run.replay = self.replay_options()
-            run.write_status()
+            run.replay = () if is_interrupt else self.replay_options()
+            run.write_status("interrupted" if is_interrupt else None)
 
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         run, session = self._run, self._session
