@@ -121,9 +121,8 @@ def before_node(
     """
     running = {path: node for path, node in compiled.program.by_path.items() if not node.bypassed}
     if path not in running:
-        raise UsageError(
-            f"{option}: no node `{path}` runs: it does not exist, or is bypassed", suggestion(path, running)
-        )
+        what = f"{option}: no node `{path}` runs: it does not exist, or is bypassed"
+        raise UsageError(what, suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
 

@@ -109,7 +109,7 @@ class LiveRun:
             self.session.watch.tick()
         self.monitors.row(row)
         if self._nodes is not None:
-            self._nodes.row()
+            self._nodes.write()
 
     def stop(self, number: int) -> None:
         """Request a stop at the next save point, as a signal does."""
