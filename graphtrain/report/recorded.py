@@ -8,7 +8,8 @@ from html import escape
 from typing import TYPE_CHECKING, Literal
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
+from graphtrain.graph.elements import GraphData
 from graphtrain.names import suggestion
 from graphtrain.report.numbers import metric
 from graphtrain.report.snapshot import Snapshot
@@ -56,7 +57,7 @@ class Recorded(ABC):
 
     @property
     @abstractmethod
-    def graph(self) -> Graph:
+    def graph(self) -> EditableGraph:
         """The procedure."""
 
     @property
@@ -144,7 +145,7 @@ def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:
 # picture, so every error counts as "no picture".
 
 
-def svg_of(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
+def svg_of(graph: GraphData, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
     """The picture of a graph for a page; empty where it cannot be drawn.
 
     Arguments:
@@ -152,6 +153,7 @@ def svg_of(graph: Graph, counts: Mapping[str, int] | None = None, position: str 
         counts: path of a node -> how often it ran. Default: not shown.
         position: path of the node that runs next, which is marked. Default: none is.
 
+    >>> from graphtrain import Graph
     >>> svg_of(Graph.load("evaluate"))
     '<svg style="max-width: 100%; height: auto" ...</svg>\\n'
     """

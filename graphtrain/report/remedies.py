@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.elements import nodes_of
 
 
-def lacks_a_check(graph: Graph) -> bool:
+def lacks_a_check(graph: EditableGraph) -> bool:
     """True if no node of the graph looks for losses that are not finite."""
     return all(node.use != "check_finite" for node in nodes_of(graph).values())
 
 
-def replay_of_validation(loss: str, step: int, graph: Graph) -> list[str]:
+def replay_of_validation(loss: str, step: int, graph: EditableGraph) -> list[str]:
     """The options of `graphtrain replay` that lead to the validation with this loss; none for a loss of training."""
     split = loss.rpartition("/")[0]
     evaluating = [path for path, node in nodes_of(graph).items() if node.use == "eval_batch"]

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from graphtrain.alive import is_alive
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.elements import END
 from graphtrain.plain import of_text
 from graphtrain.printable import error_lines, one_line, shown
@@ -199,7 +199,7 @@ class Run(Recorded):
         return {name: of_text(value) for name, value in arguments.items()} if isinstance(arguments, dict) else {}
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> EditableGraph:
         """The procedure, as in the newest checkpoint.
 
         Raises:

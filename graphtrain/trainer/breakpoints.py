@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph.elements import GraphData
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
@@ -67,12 +67,13 @@ def _stopping(transition: Transition, requests: Requests, breakpoint: Breakpoint
     return stop_before if breakpoint.when == "before" else stop_after
 
 
-def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:
+def parse_amount(text: str, graph: GraphData, option: str = "until", example: str = "'500 steps'") -> Trigger:
     """Parse the amount at which a run is to stop, in a unit of the clock of the graph or of a nested one that trains.
 
     Raises:
         UsageError: the text is not an amount, or nothing counts its unit.
 
+    >>> from graphtrain import Graph
     >>> str(parse_amount("500 steps", Graph.load("fit")))
     '500 steps'
     """

@@ -11,7 +11,6 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
@@ -30,6 +29,7 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
@@ -124,7 +124,7 @@ class Trainer(RunView):
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
         named |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
         resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
-        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys())
+        graph = Graph.of(checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys()))
         if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
             raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
         about = dict(about or {})
@@ -324,7 +324,7 @@ class Trainer(RunView):
         run = self._run
         run.require_idle()
         supplied = {name for name, value in {**run.session.resources, **resources}.items() if value is not None}
-        graph = checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied)
+        graph = Graph.of(checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied))
         run.session.rewire(graph, rename or {}, resources, moves=run.has_begun)
         run.has_changed()
         self._notify_of_graph()
