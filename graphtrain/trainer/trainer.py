@@ -154,7 +154,8 @@ class Trainer(RunView):
 
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
+        unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
+        for line in [*program.absent, *unread, *program.timed()]:
             self._run.notices.once(line)
 
     def run(
