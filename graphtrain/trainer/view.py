@@ -104,7 +104,8 @@ class RunView(Recorded):
         """
         run = self._run
         compiled, loop, has_run = run.session.compiled, run.session.loop, run.state != "ready"
-        return run.explainer.last or explain_untraced(compiled, loop, run.failure, has_run=has_run)
+        explanation = run.explanation if run.failure is None else None
+        return explanation or explain_untraced(compiled, loop, run.failure, has_run=has_run)
 
     def digest(self) -> str:
         """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
