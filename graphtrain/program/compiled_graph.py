@@ -77,7 +77,7 @@ class CompiledGraph:
             self.kept = _keep_instances(self.program, former.program, renaming)
         set_triggers(self.program)
         visits = Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, lambda: requests.post("ended"), watch)
+        self.compiler = Compiler(visits, functools.partial(requests.add, "ended"), watch)
         # From here on all reads are known, also those of users' step functions.
         if problems := self.program.problems(resources if new is None else new):
             raise GraphError(problems, f"graph `{graph.name}`")

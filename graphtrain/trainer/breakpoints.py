@@ -24,7 +24,7 @@ from graphtrain.program.triggers import Every, reached
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A node, a condition, and the request that is posted to the loop when the condition holds.
+    """A node, a condition, and the request that is made to the loop when the condition holds.
 
     Attributes:
         index: the node.
@@ -45,14 +45,14 @@ class Breakpoint:
 
         def stop_before() -> int:
             if request not in requests and holds():  # one that waits for a save point is pending already
-                requests.post(request)
+                requests.add(request)
                 return index
             return transition()
 
         def stop_after() -> int:
             position = transition()
             if holds():
-                requests.post(request)
+                requests.add(request)
             return position
 
         return stop_before if self.when == "before" else stop_after

@@ -11,6 +11,7 @@ import torch
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted, suggestion
 from graphtrain.program import run_state
+from graphtrain.program.requests import SavePolicy
 from graphtrain.program.resources import SHARDED
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
@@ -93,7 +94,7 @@ def go_back(run: LiveRun, node: str) -> None:
     place = session.compiled.run_clock.describe()
     run.notices(f"`{node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
     writer.returns += 1
-    is_saved = run.save(run.requests.sync_policy)
+    is_saved = run.save(SavePolicy("sync"))
     assert is_saved, "a checkpoint was made here before"
     run.announce("resumed")
 
@@ -116,7 +117,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not is_over
     if files is not None and (begins_anew or not is_newest):
-        run.save(run.requests.sync_policy, is_asked=begins_lineage)
+        run.save(SavePolicy("sync"), is_asked=begins_lineage)
     return is_over
 
 

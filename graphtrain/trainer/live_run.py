@@ -273,7 +273,7 @@ class LiveRun:
 
     def save_end(self) -> None:
         """Save the end of the run: it may continue after a failed save, but it does not end without a checkpoint."""
-        self.save(self.requests.sync_policy)
+        self.save(SavePolicy("sync"))
         if self.files is None:  # a save would have compared them
             require_equal_weights(self.session.world, self.session.resources)
         for node, retention in self.requests.retentions.items():

@@ -18,6 +18,7 @@ from graphtrain.errors import (
 from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
+from graphtrain.program.requests import SavePolicy
 from graphtrain.state.optimizers import note_rates
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
@@ -65,16 +66,17 @@ def serve(run: LiveRun) -> Answer:
         requests.take("recorded")
         run.monitors.expect()
     if "save" in requests and run.save(requests.policy, requests.values, is_asked=True):
-        requests.saved()
+        requests.discard("save")
+        requests.values = {}
     if "stop" in requests:
         run.go("ask_to_stop")
         # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
-        if "save" not in requests and run.save(requests.stop_policy):
+        if "save" not in requests and run.save(SavePolicy(requests.policy.mode)):
             return run.ends(Outcome.STOPPED)
-    if "reached" in requests and run.save(requests.stop_policy):
+    if "reached" in requests and run.save(SavePolicy(requests.policy.mode)):
         return run.ends(Outcome.REACHED)
     if "breakpoint" in requests:
-        if not run.save(requests.stop_policy):
+        if not run.save(SavePolicy(requests.policy.mode)):
             run.notices(f"`{run.position}` is not a save point ({run.writer.refusal}); nothing is saved here")
         return run.ends(Outcome.BREAKPOINT)
     return Outcome.REACHED if requests.take("pause") else answer
@@ -104,7 +106,7 @@ def _save_before(run: LiveRun, error: UnknownMetricError) -> None:
     if run.files is None or run.is_replay:
         return
     try:
-        if run.save(run.requests.sync_policy):
+        if run.save(SavePolicy("sync")):
             error.add_note("what was trained is saved: with another name the run continues from here")
     except CheckpointError as failure:
         error.add_note(f"what was trained is not saved: {failure.message}")

@@ -18,6 +18,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
@@ -365,7 +366,7 @@ class Trainer(RunView):
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
-            while not self._run.save(self._run.requests.sync_policy):
+            while not self._run.save(SavePolicy("sync")):
                 self._run.notices.once(
                     f"`{self.position}` is not a save point ({self._run.writer.refusal}); training on to the next one"
                 )
@@ -374,7 +375,7 @@ class Trainer(RunView):
 
     def _one_transition(self) -> None:
         run = self._run
-        run.requests.post("pause")
+        run.requests.add("pause")
         run.explainer.trace = None
         drive(run, lambda: run.explainer.transitions(run.session.compiled))
 
