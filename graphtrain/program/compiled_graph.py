@@ -10,7 +10,7 @@ from typing import Any, final
 from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, StepLR
 
 from graphtrain.errors import GraphError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.plan import Plan
@@ -53,7 +53,7 @@ class CompiledGraph:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: EditableGraph,
         resources: Mapping[str, Any],
         prepared: Mapping[str, Any],
         requests: Requests,
