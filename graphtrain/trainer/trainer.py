@@ -233,9 +233,6 @@ class Trainer(RunView):
             if not begins or run.resumed_from is not None:
                 stopped_at.add(run.session.position)
             if run.session.loop.ended and run.is_end_saved:
-                environment = run.session.environment
-                if begins and not (environment and "command" in environment.about):  # a command says it at the end
-                    run.notices(entry.finished_before(run))
                 return Outcome.ALREADY_FINISHED
             if run.session.loop.ended:
                 run.save_end()
@@ -423,8 +420,10 @@ class Trainer(RunView):
         run.error = "" if is_interrupt else error_line(error)
         if run.state == "failed":
             # Any checkpoint under way is on the disk now.
-            if not (is_interrupt or isinstance(error, RanksError)) and (note := entry.where_it_resumes(run)):
-                error.add_note(note)
+            if run.files is not None and not (is_interrupt or isinstance(error, RanksError)):
+                name, path = run.files.resumable, run.files.path
+                starts = f"no checkpoint was saved before: {path} starts from the beginning"
+                error.add_note(f"resumes from checkpoint {name}" if name else starts)
             run.replay = () if is_interrupt else self.replay_options()
             run.write_status("interrupted" if is_interrupt else None)
 
