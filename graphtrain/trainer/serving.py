@@ -65,7 +65,7 @@ def serve(run: LiveRun) -> Answer:
     if "save" in requests and run.save(requests.policy, requests.values, is_asked=True):
         requests.saved()
     if "stop" in requests:
-        run.go("ask_to_stop")
+        run.trigger("ask_to_stop")
         # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
         if "save" not in requests and run.save(requests.stop_policy):
             return run.ends(Outcome.STOPPED)
@@ -103,7 +103,7 @@ def _fail(run: LiveRun, error: BaseException) -> None:
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    run.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
+    run.trigger("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error
     if not isinstance(error, RanksError):

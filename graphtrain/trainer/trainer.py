@@ -25,6 +25,7 @@ from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
 from graphtrain.resume.weights import load_weights
+from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
@@ -389,7 +390,7 @@ class Trainer(RunView):
         """Inside this block the run is running, which is shown if there is a limit; the first time, it begins."""
         run = self._run
         run.require_idle()
-        run.go("start")
+        run.trigger("start")
         failure: BaseException | None = None
         try:
             with run.files.held() if run.files is not None else nullcontext():
@@ -409,8 +410,8 @@ class Trainer(RunView):
                         run.session.compiled.release()
         except BaseException as error:
             run.session.world.fail(error)
-            if run.is_active:  # it never began
-                run.go("halt")
+            if run.state in ACTIVE:  # it never began
+                run.trigger("halt")
             raise
 
     def _note_failure(self, error: BaseException) -> None:
