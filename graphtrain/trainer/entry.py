@@ -18,14 +18,7 @@ from graphtrain.trainer.live_run import LiveRun
 
 
 def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
-    """Begin or resume a run.
-
-    Arguments:
-        holder: as for `Session.set_up`.
-
-    Raises:
-        UsageError, CheckpointError: as for `choose` and `restore`.
-    """
+    """Begin or resume a run; `holder` is as for `Session.set_up`."""
     session, files, random = run.session, run.files, capture_random()
     returning = session.compiled.returning
     if returning and files is None and not run.is_replay:
@@ -38,10 +31,8 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
     run.notices.last.clear()
     run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
-    is_over = False
-    if checkpoint is not None:
-        is_over = _resume(run, checkpoint, options, status)
-    else:
+    is_over = checkpoint is not None and _resume(run, checkpoint, options, status)
+    if checkpoint is None:
         session.begin(random)
         if files is not None:
             run.cut_back_to(None)
@@ -133,11 +124,7 @@ def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[l
 
 
 def note_start(run: LiveRun) -> None:
-    """Tell the files and the loggers that the run has started.
-
-    Raises:
-        UnsaveableError: something cannot be saved.
-    """
+    """Tell the files and the loggers that the run has started; first, raise for what cannot be saved."""
     files, environment, setup, checkpoint = run.files, run.session.environment, run.session.setup, run.resumed_from
     is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
     if files is not None and environment is not None:

@@ -21,11 +21,7 @@ Answer = Outcome | Literal["compiled"] | None
 
 
 def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
-    """Run transitions until a request stops the run.
-
-    Arguments:
-        transitions: returns the table with breakpoints; called again when the graph was compiled again.
-    """
+    """Run transitions until a request stops the run; `transitions` is called again if the graph is compiled again."""
     run.explanation = run.failure = None
     run.reason, run.error, run.replay = "", "", ()
     try:
@@ -45,8 +41,7 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
 
 def serve(run: LiveRun) -> Answer:
     """Serve the requests of the last transition that this position allows, in order of priority."""
-    session, requests = run.session, run.requests
-    answer: Answer = None
+    session, requests, answer = run.session, run.requests, None
     if "return" in requests:
         go_back(run, requests.take_return())
         answer = "compiled"
@@ -79,11 +74,7 @@ def serve(run: LiveRun) -> Answer:
 
 
 def _end(run: LiveRun) -> None:
-    """Run what nodes do at the end, and save.
-
-    Raises:
-        DataError: the graph trains, and has had no batch.
-    """
+    """Run what nodes do at the end, and save; a run that trains must have had a batch."""
     compiled = run.session.compiled
     batches = compiled.program.clock(compiled.program.main, "batches")
     if trains(compiled.graph) and batches is not None and not batches.now():
