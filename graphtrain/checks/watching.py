@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, final
 
@@ -45,6 +46,7 @@ class Watch:
         report: called where a visit does harm.
 
     Attributes:
+        acts: path of a node -> what to call at its visits.
         marks: of each optimizer the state of its gradients; then those of divisors, windows and modes.
         divides_exchanged: the paths of nodes that divide gradients which were exchanged.
     """
@@ -55,40 +57,34 @@ class Watch:
         self._program, self._cells, self._report = program, cells, report
         self._acting = [node for node in program.nodes if node.plan_node.actions]
         self.optimizers = list(optimizers)
-        self.marks: list[Any] = ["clean"] * len(self.optimizers)
+        self.marks: list[Any] = []
         self.divides_exchanged: set[str] = set()
-        self._acts: dict[str, list[Act]] = {node.path: [] for node in program.nodes}
-        for at, name in enumerate(self.optimizers):
-            self._follow(at, RULES_OF_RANKS if ranks else RULES, optimizer=name)
+        self.acts: dict[str, list[Act]] = {node.path: [] for node in program.nodes}
+        for name in self.optimizers:
+            self._follow(RULES_OF_RANKS if ranks else RULES, optimizer=name)
         for node in self._acting:
             self._add_window(node)
         for divisor, effects in _divisors(program.plan, [node.plan_node for node in self._acting]):
             for name in self.optimizers:
-                self._follow(self._mark("clean"), RULES_OF_DIVISORS, effects, optimizer=name, divisor=divisor)
+                self._follow(RULES_OF_DIVISORS, effects, optimizer=name, divisor=divisor)
         self._modes = self._add_modes()
-
-    def acts(self, node: ProgramNode) -> list[Act]:
-        """What to call at a visit of a node."""
-        return self._acts[node.path]
-
-    def _mark(self, value: Any) -> int:
-        self.marks.append(value)
-        return len(self.marks) - 1
 
     # ---- gradients
 
-    def _follow(self, at: int, rules: _Rules, effects: _Effects | None = None, **words: str) -> None:
-        """Change a mark by rules wherever a visit acts on the gradients of an optimizer.
+    def _follow(self, rules: _Rules, effects: _Effects | None = None, **words: str) -> None:
+        """Add a mark that changes by rules wherever a visit acts on the gradients of an optimizer.
 
         Arguments:
             effects: path -> effect -> the effect on the mark, if it has one. Default: the effect itself.
             words: those of messages; `optimizer` is its name.
         """
+        at = len(self.marks)
+        self.marks.append("clean")
         for node in self._acting:
             for action in node.plan_node.actions:
                 effect = action.effect if effects is None else effects[node.path].get(action.effect)
                 if effect is not None and words["optimizer"] in action.optimizers:
-                    self._acts[node.path].append(functools.partial(self._act, node, at, effect, rules, **words))
+                    self.acts[node.path].append(functools.partial(self._act, node, at, effect, rules, **words))
 
     def _act(self, node: ProgramNode, at: int, effect: str, rules: _Rules, **words: str) -> None:
         before = self.marks[at]
@@ -119,12 +115,13 @@ class Watch:
                 self._cells.registers.add(owner, field.name)
                 if field.window is not None:
                     self._cells.registers.add(owner, field.window)
-                passes = self._mark((0, False))
+                passes = len(self.marks)
+                self.marks.append((0, False))
                 for other in self._acting:
                     effects = [each.effect for each in other.plan_node.actions if followed[0] in each.optimizers]
                     if effects:
                         count = functools.partial(self._count, node, owner, field, passes, other, effects)
-                        self._acts[other.path].append(count)
+                        self.acts[other.path].append(count)
                 return
 
     def _count(
@@ -174,11 +171,13 @@ class Watch:
             if "model" in node.kind.slots and node.node.body is None
         }
         evaluated = [names for path, names in with_model.items() if self._program.by_path[path].kind.has_effect("eval")]
-        modes = [(model, self._mark((None,))) for model in dict.fromkeys(name for names in evaluated for name in names)]
+        models = dict.fromkeys(itertools.chain.from_iterable(evaluated))
+        modes = [(model, len(self.marks) + number) for number, model in enumerate(models)]
+        self.marks += [(None,)] * len(modes)
         for path, names in with_model.items():
             node = self._program.by_path[path]
             acts = [functools.partial(self._set_mode, node, model, at) for model, at in modes if model in names]
-            self._acts[path] += acts if node.kind.actions else []
+            self.acts[path] += acts if node.kind.actions else []
         return modes
 
     def _set_mode(self, node: ProgramNode, model: str, at: int) -> None:
