@@ -11,8 +11,8 @@ from typing import Any, final
 
 from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
+from graphtrain.report.display import panel
 from graphtrain.report.display.footer import can_be_drawn_on
-from graphtrain.report.display.panel import parts
 from graphtrain.report.numbers import counted
 from graphtrain.report.snapshot import Display, Snapshot
 
@@ -76,7 +76,7 @@ class PlainLines(Display):
             return
         self._begun = False
         self._write_new(snapshot)
-        if shares := parts(snapshot).host_time:
+        if shares := panel.host_time(snapshot):
             self._write("time: " + "  ".join(shares))
 
     def _write_new(self, snapshot: Snapshot) -> bool:
@@ -90,9 +90,7 @@ class PlainLines(Display):
     def _write_line(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
         self._written = {**self._written, **metrics}
         self._last = self._clock()
-        measured = snapshot.measured
-        names = [name for name in metrics if name in measured]
-        texts = parts(snapshot, names)
+        names = [name for name in metrics if name in snapshot.measured]
         row = snapshot.metrics if metrics else {}
         clocks = {name: row.get(name, value) for name, value in snapshot.clocks.items()}
         step, epoch = snapshot.step, snapshot.epoch
@@ -102,11 +100,11 @@ class PlainLines(Display):
             *(f"{one_line(name)} {counted(value)}" for name, value in clocks.items()),
             f"step {step}" if step is not None else "",
             f"epoch {epoch:.2f}" if epoch is not None else "",
-            *_marked(texts.metrics, [snapshot.metric_steps.get(name, step) for name in names], step),
-            texts.batch,
-            texts.place if snapshot.evaluation is not None and snapshot.state == "running" else "",
-            *texts.rates,
-            texts.left,
+            *_marked(panel.metrics(snapshot, names), [snapshot.metric_steps.get(name, step) for name in names], step),
+            *panel.batch(snapshot),
+            panel.place(snapshot) if snapshot.evaluation is not None and snapshot.state == "running" else "",
+            *panel.rates(snapshot),
+            *panel.left(snapshot),
         ]
         self._write("  ".join(filter(None, words)))
 
