@@ -23,17 +23,13 @@ class Notebook(Display):
 
     def __init__(self) -> None:
         self._output: Any = None
-        self._begun = False
 
     def begin(self, snapshot: Snapshot | None = None) -> None:
         """The next `show` makes an output below the cell that runs."""
-        self._begun = True
         self._output = None
 
     def show(self, snapshot: Snapshot) -> None:
         """Update the output."""
-        if not self._begun:
-            return
         content = _Output(snapshot)
         if self._output is None:
             self._output = importlib.import_module("IPython.display").display(content, display_id=True)
@@ -43,7 +39,6 @@ class Notebook(Display):
     def end(self, snapshot: Snapshot) -> None:
         """Update the output a last time, and leave it."""
         self.show(snapshot)
-        self._begun = False
 
 
 class _Output:
