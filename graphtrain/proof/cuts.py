@@ -24,6 +24,7 @@ from graphtrain.printable import shorten
 from graphtrain.program import run_state
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.requests import SavePolicy
 from graphtrain.program.run_state import OF_TIMED_ROWS
 from graphtrain.proof.comparison import StateDifference, compare
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
@@ -146,7 +147,7 @@ class CutTraining:
             self._count += 1
             # A save requested by the graph comes first: it may be written in the background.
             if self._remaining and self._count >= self._remaining[-1] and "save" not in requests:
-                requests.save(requests.sync_policy)
+                requests.save(SavePolicy("sync"))
                 self._is_asked = True
             return position
 
