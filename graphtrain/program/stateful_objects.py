@@ -105,7 +105,9 @@ class StatefulObjects:
 
         A resource with a `state_dict` that is read, and from which no node draws batches, is an object like any other.
         """
-        data, kept, drawn = [], [], self.program.drawn
+        data: list[str] = []
+        kept: list[str] = []
+        drawn = self.program.drawn
         for name, value in resources.items():
             resource = name.partition(".")[0]
             is_object = resource not in drawn and resource in self.program.read_resources and keeps_state(value)

@@ -42,7 +42,8 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
 
 def serve(run: LiveRun) -> Answer:
     """Serve the requests of the last transition that this position allows, in order of priority."""
-    session, requests, answer = run.session, run.requests, None
+    session, requests = run.session, run.requests
+    answer: Answer = None
     if "return" in requests:
         go_back(run, requests.take_return())
         answer = "compiled"
