@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
-from graphtrain.data.loaders import are_loaders
+from graphtrain.data.loaders import by_name
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
 from graphtrain.kind import Read
@@ -286,11 +286,9 @@ class Program:
 
     def _without_batches(self) -> Iterator[Problem]:
         """A problem for each mapping or data set where batches are read."""
-        fetched = [(node, name) for node in self.nodes for name in node.plan_node.data]
-        for node, name in fetched:
-            data: Any = self.resources.get(name)
-            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_loaders(data) else {name: data}
-            for label, part in parts.items():
+        for node in self.nodes:
+            given = {name: self.resources.get(name) for name in node.plan_node.data}
+            for label, part in by_name(given, given):
                 gives, hint = "", ""
                 if isinstance(part, Mapping):
                     gives, hint = "its keys", "supply one of its values, or a Loader over TensorDataset(*data.values())"

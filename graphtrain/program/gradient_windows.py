@@ -84,13 +84,13 @@ class GradientWindows:
             opens: True if it always does.
         """
         fields, count, window = counter.fields, field.name, str(field.window)
-        amount = self._rounds.amount(node) if self._rounds is not None else lambda: 1
+        amount = self._rounds.amount(node) if self._rounds is not None else None  # one: a call less in every batch
         size = self._next_size(counter, field) if field.window is not None and field.target is not None else None
 
         def act_and_count() -> None:
             if size is not None and (opens or not fields[count]):
                 fields[window] = size()
             act()
-            fields[count] += amount()
+            fields[count] += 1 if amount is None else amount()
 
         return act_and_count
