@@ -7,7 +7,8 @@ breakpoints pays nothing, and a run with one pays a call and a comparison at tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import Graph
@@ -20,7 +21,8 @@ from graphtrain.program.requests import Request, Requests
 from graphtrain.program.triggers import Every, reached
 
 
-class Breakpoint(NamedTuple):
+@dataclass(frozen=True)
+class Breakpoint:
     """A node, a condition, and the request that is posted to the loop when the condition holds.
 
     Attributes:
@@ -43,13 +45,13 @@ def with_breakpoints(
     """The transitions wrapped in breakpoints. Of two at one node, the last is evaluated first."""
     changed = list(transitions)
     for breakpoint in breakpoints:
-        changed[breakpoint.index] = _stopping(changed[breakpoint.index], requests, *breakpoint)
+        changed[breakpoint.index] = _stopping(breakpoint, changed[breakpoint.index], requests)
     return changed
 
 
-def _stopping(
-    transition: Transition, requests: Requests, index: int, holds: Callable[[], bool], when: str, request: Request
-) -> Transition:
+def _stopping(breakpoint: Breakpoint, transition: Transition, requests: Requests) -> Transition:
+    index, holds, request = breakpoint.index, breakpoint.holds, breakpoint.request
+
     def stop_before() -> int:
         if request not in requests and holds():  # one that waits for a save point is pending already
             requests.post(request)
@@ -62,7 +64,7 @@ def _stopping(
             requests.post(request)
         return position
 
-    return stop_before if when == "before" else stop_after
+    return stop_before if breakpoint.when == "before" else stop_after
 
 
 def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:

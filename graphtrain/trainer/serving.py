@@ -41,7 +41,8 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
 
 def serve(run: LiveRun) -> Answer:
     """Serve the requests of the last transition that this position allows, in order of priority."""
-    session, requests, answer = run.session, run.requests, None
+    session, requests = run.session, run.requests
+    answer: Answer = None
     if "return" in requests:
         go_back(run, requests.take_return())
         answer = "compiled"
@@ -50,7 +51,9 @@ def serve(run: LiveRun) -> Answer:
     if "ended" in requests:
         _end(run)
         return run.ends(Outcome.FINISHED)
-    if "recorded" in requests and session.compiled.activity(session.position) is None:  # no evaluation is under way
+    if (
+        "recorded" in requests and session.compiled.activity(session.loop.position) is None
+    ):  # no evaluation is under way
         requests.take("recorded")
         try:
             run.monitors.expect()
