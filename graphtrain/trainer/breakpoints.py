@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph.elements import GraphData
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
@@ -23,7 +23,7 @@ from graphtrain.program.triggers import Every, reached
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A node, a condition, and the request that is posted to the loop when the condition holds.
+    """A node, a condition, and the request that is added when the condition holds.
 
     Attributes:
         index: the node.
@@ -45,34 +45,35 @@ def with_breakpoints(
     """The transitions wrapped in breakpoints. Of two at one node, the last is evaluated first."""
     changed = list(transitions)
     for breakpoint in breakpoints:
-        changed[breakpoint.index] = _stopping(breakpoint, changed[breakpoint.index], requests)
+        changed[breakpoint.index] = _stopping(changed[breakpoint.index], requests, breakpoint)
     return changed
 
 
-def _stopping(breakpoint: Breakpoint, transition: Transition, requests: Requests) -> Transition:
+def _stopping(transition: Transition, requests: Requests, breakpoint: Breakpoint) -> Transition:
     index, holds, request = breakpoint.index, breakpoint.holds, breakpoint.request
 
     def stop_before() -> int:
         if request not in requests and holds():  # one that waits for a save point is pending already
-            requests.post(request)
+            requests.add(request)
             return index
         return transition()
 
     def stop_after() -> int:
         position = transition()
         if holds():
-            requests.post(request)
+            requests.add(request)
         return position
 
     return stop_before if breakpoint.when == "before" else stop_after
 
 
-def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:
+def parse_amount(text: str, graph: GraphData, option: str = "until", example: str = "'500 steps'") -> Trigger:
     """Parse the amount at which a run is to stop, in a unit of the clock of the graph or of a nested one that trains.
 
     Raises:
         UsageError: the text is not an amount, or nothing counts its unit.
 
+    >>> from graphtrain import Graph
     >>> str(parse_amount("500 steps", Graph.load("fit")))
     '500 steps'
     """

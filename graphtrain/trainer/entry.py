@@ -8,6 +8,7 @@ from typing import Any
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.names import quoted
 from graphtrain.program import run_state
+from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
@@ -73,7 +74,7 @@ def go_back(run: LiveRun, node: str) -> None:
     place = session.compiled.run_clock.describe()
     run.notices(f"`{node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
     writer.returns += 1
-    is_saved = run.save(run.requests.sync_policy)
+    is_saved = run.save(SavePolicy("sync"))
     assert is_saved, "a checkpoint was made here before"
     run.announce("resumed")
 
@@ -101,7 +102,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not is_over
     if files is not None and (begins_anew or not is_newest):
-        run.save(run.requests.sync_policy, is_asked=begins_lineage)
+        run.save(SavePolicy("sync"), is_asked=begins_lineage)
     return is_over
 
 

@@ -16,7 +16,7 @@ from graphtrain.outcome import Outcome
 from graphtrain.plain import brief
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
-from graphtrain.report.logger import Beginning, Logger, RunLogger
+from graphtrain.report.logger import Beginning, Logger, Loggers
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import not_finite_since
 from graphtrain.resume.equal_ranks import require_equal_weights
@@ -81,17 +81,13 @@ class LiveRun:
         self.node_times, self.monitors = NodeTimes(), Monitors(session)
         self._observer = Observer(session)
         self._display, self._is_shown = display, False
-        self._loggers: list[RunLogger] = []
-        if loggers := list(loggers):
-            from graphtrain.report.guarded import Guarded  # most runs have no loggers
-
-            self._loggers = [Guarded(logger, self.notices.once) for logger in loggers]
+        self._loggers = Loggers(loggers, self.notices.once) if (loggers := list(loggers)) else None
         self._nodes: NodesFile | None = None
         rows = session.recorder.loggers
         if files is not None and files.writes:
             self._nodes = NodesFile(session, files, self.node_times)
             rows.append(lambda metrics, step: files.metrics.append(metrics))
-        rows += [*self._loggers, self._row]
+        rows += [*filter(None, [self._loggers]), self._row]
 
     def _row(self, row: Mapping[str, float], step: int) -> None:
         if self.session.watch.now() >= self.session.watch.next_tick:  # of a graph whose transitions are not timed
@@ -151,6 +147,8 @@ class LiveRun:
         self.monitors.begin()
         if self._nodes is not None:
             self._nodes.begin(event)
+        if self._loggers is None:
+            return
         hyper_parameters = {**self.arguments, "seed": session.seed}
         for of, own in session.hyper_parameters.values.items():
             hyper_parameters |= {f"{of}.{name}": value for name, value in own.items()}
@@ -159,8 +157,7 @@ class LiveRun:
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
-        for logger in self._loggers:
-            logger.begin(Beginning(session.compiled.graph, rows, hyper_parameters, run_dir, columns))
+        self._loggers.begin(Beginning(session.compiled.graph, rows, hyper_parameters, run_dir, columns))
 
     def ended(self, error: BaseException | None) -> None:
         """Note that the run has stopped, by an exception or without one, and tell watchers and loggers."""
@@ -172,9 +169,9 @@ class LiveRun:
         self._draw("end")
         if self._nodes is not None:
             self._nodes.write()
-        for logger in self._loggers:
-            logger.ended(self.state, error)
-            logger.close()
+        if self._loggers is not None:
+            self._loggers.ended(self.state, error)
+            self._loggers.close()
         if was_running and self.is_noted:
             self.write_status()
 
@@ -225,13 +222,13 @@ class LiveRun:
                 what = f"the end of the run is not a save point ({self.writer.refusal})"
                 raise SaveFailedError(what, self.writer.way_out or _END_NOT_SAVED)
             return False
-        for logger in self._loggers:
-            logger.flush()
+        if self._loggers is not None:
+            self._loggers.flush()
         return True
 
     def save_end(self) -> None:
         """Save the end of the run: it may continue after a failed save, but it does not end without a checkpoint."""
-        self.save(self.requests.sync_policy)
+        self.save(SavePolicy("sync"))
         if self.files is None:  # a save would have compared them
             require_equal_weights(self.session.world, self.session.resources)
         for node, retention in self.requests.retentions.items():

@@ -11,6 +11,7 @@ from graphtrain.errors import DataError, GraphtrainError, RanksError, SaveFailed
 from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
+from graphtrain.program.requests import SavePolicy
 from graphtrain.state.optimizers import note_rates
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
@@ -58,19 +59,20 @@ def serve(run: LiveRun) -> Answer:
         try:
             run.monitors.expect()
         except UnknownMetricError:  # on all ranks, which have the same rows
-            run.save(requests.sync_policy)  # with another name the run continues from here
+            run.save(SavePolicy("sync"))  # with another name the run continues from here
             raise
     if "save" in requests and run.save(requests.policy, requests.values, is_asked=True):
-        requests.saved()
+        requests.discard("save")
+        requests.values = {}
     if "stop" in requests:
         run.trigger("ask_to_stop")
         # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
-        if "save" not in requests and run.save(requests.stop_policy):
+        if "save" not in requests and run.save(SavePolicy(requests.policy.mode)):
             return run.ends(Outcome.STOPPED)
-    if "reached" in requests and run.save(requests.stop_policy):
+    if "reached" in requests and run.save(SavePolicy(requests.policy.mode)):
         return run.ends(Outcome.REACHED)
     if "breakpoint" in requests:
-        if not run.save(requests.stop_policy):
+        if not run.save(SavePolicy(requests.policy.mode)):
             run.notices(f"`{run.position}` is not a save point ({run.writer.refusal}); nothing is saved here")
         return run.ends(Outcome.BREAKPOINT)
     return Outcome.REACHED if requests.take("pause") else answer
@@ -86,7 +88,8 @@ def _end(run: LiveRun) -> None:
             'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
-    compiled.at_end()
+    for act in compiled.compiler.at_end:
+        act()
     run.requests.clear()
     run.save_end()
 

@@ -11,13 +11,13 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
@@ -30,6 +30,7 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
@@ -124,7 +125,7 @@ class Trainer(RunView):
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
         named |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
         resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
-        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys())
+        graph = Graph.of(checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys()))
         if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
             raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
         about = dict(about or {})
@@ -154,7 +155,8 @@ class Trainer(RunView):
 
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
+        unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
+        for line in [*program.absent, *unread, *program.timed()]:
             self._run.notices.once(line)
 
     def run(
@@ -301,8 +303,8 @@ class Trainer(RunView):
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
-        Nodes with the same path in both graphs keep their progress. Unchanged nodes are not set up again, so an
-        iterator that one of them holds continues.
+        Nodes with the same path in both graphs keep their progress. An unchanged node that fetches batches is not set
+        up again in one process, so an iterator that it holds continues.
 
         Arguments:
             rename: old path -> new path of renamed nodes. Default: none.
@@ -321,7 +323,7 @@ class Trainer(RunView):
         run = self._run
         run.require_idle()
         supplied = {name for name, value in {**run.session.resources, **resources}.items() if value is not None}
-        graph = checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied)
+        graph = Graph.of(checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied))
         run.session.rewire(graph, rename or {}, resources, moves=run.has_begun)
         run.has_changed()
         self._notify_of_graph()
@@ -369,7 +371,7 @@ class Trainer(RunView):
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
-            while not self._run.save(self._run.requests.sync_policy):
+            while not self._run.save(SavePolicy("sync")):
                 self._run.notices.once(
                     f"`{self.position}` is not a save point ({self._run.writer.refusal}); training on to the next one"
                 )
@@ -380,7 +382,7 @@ class Trainer(RunView):
         run, compiled, index = self._run, self._session.compiled, self._session.loop.position
         table = [*compiled.compiler.transitions]
         table[index] = explained(compiled, index, lambda explanation: setattr(run, "explanation", explanation))
-        run.requests.post("pause")
+        run.requests.add("pause")
         drive(run, lambda: table)
 
     # ---- starting and stopping
@@ -439,7 +441,8 @@ class Trainer(RunView):
         if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
             entry.note_start(run)
         if loop.ended and not run.is_end_saved:
-            compiled.at_end()
+            for act in compiled.compiler.at_end:
+                act()
         if compiled.activity(loop.position) is None:
             for name in compiled.state.objects.trained_in_evaluation_mode():
                 run.notices.once(

@@ -7,12 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import GuardError, NotFiniteError
-from graphtrain.graph import Graph
 from graphtrain.names import suggestion
 from graphtrain.program import run_state
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.tracing import Explanation, explain_untraced
 
@@ -29,7 +29,7 @@ class RunView(Recorded):
     @property
     def graph(self) -> Graph:
         """The procedure."""
-        return self._session.compiled.graph
+        return Graph.of(self._session.compiled.graph)
 
     @property
     def position(self) -> str:

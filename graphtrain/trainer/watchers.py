@@ -92,7 +92,7 @@ class Monitors:
         session.compiled.on_metrics(row, session.loop.position)
         if session.compiled.activity(session.loop.position) is not None:
             self._evaluated += session.recorder.metrics_in(row)
-        session.requests.post("recorded")
+        session.requests.add("recorded")
 
     def expect(self) -> None:
         """Check the row recorded last, outside evaluations, for the metrics that nodes name.
