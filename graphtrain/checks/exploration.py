@@ -109,7 +109,7 @@ class Machine(Visits):
                 node.instance.batches_in_epoch = functools.partial(self._batches_in_epoch, node)
                 for name in ("epoch_batches", "opened", "last"):
                     self.cells.registers.add(node, name)
-        set_triggers(program, lambda node, trigger: [])
+        set_triggers(program, counts=False)
         self._transitions = Compiler(self, self._end, Stopwatch()).transitions
         self._read_slots = sorted(needed | self.cells.read_slots)
         self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}

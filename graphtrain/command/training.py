@@ -33,6 +33,7 @@ from graphtrain.program.resources import USUAL, resolve_device
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.numbers import count
+from graphtrain.report.values import not_finite_since
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.rank_files import digest_of_ranks
@@ -235,7 +236,7 @@ class _Training:
                 f"start another run in a new directory, with --run-dir{further if endings else ''}",
             )
         further = f"; a later {endings} trains it further" if endings else ""
-        if diverged := trainer.not_finite:  # to train it further would not help
+        if diverged := not_finite_since(trainer.metrics):  # to train it further would not help
             further = f". {diverged}" if outcome.resumable else f", and {diverged}"
         digest = digest_of_ranks(trainer.gather(trainer.digest()))
         report(f"{outcome}{further}: {run_dir}  digest {digest[:16]}")

@@ -271,7 +271,7 @@ class Session:
                 environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
             run = self.requests, self.recorder, self.watch
-            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, resources, made)
+            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, made)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()

@@ -58,7 +58,7 @@ class NodesFile:
         if changes := [number for counter, added in enumerate(more) if added for number in (counter, added)]:
             means, milliseconds = self._node_times.means(), list[float]()
             for number, (path, counters) in enumerate(self._nodes.items()):
-                self._untimed[path] += sum(more[counter] for counter in counters)
+                self._untimed[path] += sum([more[counter] for counter in counters])
                 if self._untimed[path] and path in means:
                     milliseconds += (number, round(1000 * means[path] * self._untimed[path], 3))
                     self._untimed[path] = 0

@@ -142,9 +142,9 @@ def test_what_can_be_read() -> None:
     assert trainer.read("model") is trainer.resources["model"]
     assert trainer.read("batch").shape == (2, 1) and trainer.read("next_batch.batches") == 2
     for name, hint in (
-        ("btach", "there is no slot `btach`; did you mean `batch`?"),
-        ("stpe.steps", "there is no node `stpe`; did you mean `step`?"),
-        ("step.step", "`step` has no field `step`; did you mean `steps`?"),
+        ("btach", "there is no `btach`; did you mean `batch`?"),
+        ("stpe.steps", "there is no `stpe.steps`; did you mean `step.steps`?"),
+        ("step.step", "there is no `step.step`; did you mean `step.steps`?"),
     ):
         with pytest.raises(KeyError) as caught:
             trainer.read(name)
