@@ -10,7 +10,7 @@ import click
 from graphtrain.command.cli import command, output_option, overlay_option
 from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import load_graph
-from graphtrain.command.settings import renamings
+from graphtrain.command.settings import pairs
 from graphtrain.graph.difference import SIGNS, Change
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
@@ -48,7 +48,7 @@ def diff(
     graph, other = _read(before), _read(after)
     if overlay:
         other = load_graph(other, overlays=overlay)
-    difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
+    difference = Renaming(pairs(rename, "--rename OLD=NEW"), graph, other).graph(graph).diff(other)
     changes = difference.changes
     rows = [(each.how, each.what, _where(each), *each.values) for each in changes]
     summary = counted(len(rows), "difference") if rows else "no difference"
