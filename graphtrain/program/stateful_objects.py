@@ -105,7 +105,9 @@ class StatefulObjects:
 
         A resource with a `state_dict` that is read, and from which no node draws batches, is an object like any other.
         """
-        data, kept, drawn = [], [], self.program.drawn
+        data: list[str] = []
+        kept: list[str] = []
+        drawn = self.program.drawn
         for name, value in resources.items():
             resource = name.partition(".")[0]
             is_object = resource not in drawn and resource in self.program.read_resources and keeps_state(value)
@@ -181,11 +183,7 @@ class StatefulObjects:
         return value if self.writer is None or type(value) in CONSTANTS else self.writer.pack(value, path)
 
     def decoded(self, value: Any) -> Any:
-        """A value in transit.
-
-        Raises:
-            CheckpointError: it refers to something that does not exist.
-        """
+        """A value in transit; CheckpointError if it refers to something that does not exist."""
         if not isinstance(value, Encoded):
             return value
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"
