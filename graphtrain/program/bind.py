@@ -322,9 +322,9 @@ class Program:
             if not node.kind.observer or (goes_back and "checkpoints" in node.asks_for)
         ]
         readers = {
-            f"the guard `{scope.path}{name}`": [*scope.read_in(guard)]
+            f"the guard `{scope.path}{name}`": [*scope.read_in(scope.parse(text))]
             for scope in self.scopes.values()
-            for name, guard in scope.guards_as_written.items()
+            for name, text in scope.graph.guards.items()
         }
         readers |= {f"`{ref.name}`": [ref] for node in acting for ref in node.plan_node.expressions.values()}
         timed += [reader for reader, refs in readers.items() if any(map(self._is_timed, refs))]
