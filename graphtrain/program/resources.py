@@ -80,11 +80,7 @@ class StepOutputs:
         return self.take(self.step(model, batch))
 
     def take(self, result: Any) -> Any:
-        """The rest of a result once its slots are written; None for None, which the node checks.
-
-        Raises:
-            UsageError: a slot has no value.
-        """
+        """The rest of a result once its slots are written; None for None, which the node checks."""
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
             return self.take(result[0]), result[1]
         if result is None:
