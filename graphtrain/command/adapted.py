@@ -15,7 +15,7 @@ from graphtrain.command.cli import options
 from graphtrain.command.script import Script, function_in, import_script, split_script
 from graphtrain.command.settings import arguments_of, setup_arguments
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.trainer.graph import Graph
 
 # Those that stand in for a script.
 ADAPTER_OPTIONS = ("lightning", "data")

@@ -16,7 +16,7 @@ from graphtrain.version import __version__
 GROUPS = {
     "Train": {"new": "graphs", "run": "run", "test": "evaluate", "predict": "evaluate"},
     "Look at runs": {
-        **{"ls": "runs", "status": "runs", "explain": "explain"},
+        **{"ls": "runs", "status": "runs", "explain": "runs"},
         **{"watch": "pages", "report": "pages", "export": "runs"},
     },
     "Prove and repeat": {"verify": "prove", "replay": "prove"},

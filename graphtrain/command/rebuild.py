@@ -19,7 +19,6 @@ from graphtrain.command.settings import (
     with_parameters,
 )
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.registry import trains
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks
@@ -27,6 +26,7 @@ from graphtrain.resume.environment import run_environment
 from graphtrain.resume.rank_resume import processes
 from graphtrain.storage.manifest import SavedCheckpoint
 from graphtrain.storage.named import graph_of
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.trainer import Trainer
 
 
@@ -57,7 +57,7 @@ class TrainerFactory:
             raise UsageError(message, "NAME=VALUE sets an argument of setup")
         if graph is not None and trains(graph):
             raise UsageError(f"graph `{graph.title}` trains; use one that only evaluates", "leave --graph out")
-        self._graph = checked_graph(with_parameters(graph, parameters)) if graph is not None else None
+        self._graph = Graph.of(checked_graph(with_parameters(graph, parameters))) if graph is not None else None
         self._program: Script | None = source.program()
         self.changes: str | None = None
 
@@ -76,8 +76,8 @@ class TrainerFactory:
         manifest = checkpoint.manifest
         environment, about = manifest.environment, manifest.about
         arguments = setup_arguments(program.setup, {**self._saved(program, about), **self._given}, program.name)
-        trained = graph_of(checkpoint.path, manifest)
-        graph = checked_graph(trained) if self._graph is None else _counted_alike(self._graph, trained)
+        trained = Graph.of(graph_of(checkpoint.path, manifest))
+        graph = Graph.of(checked_graph(trained)) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.names import suggestion
+from graphtrain.trainer.graph import Graph
 
 # The name of the argument of `setup` that receives the run.
 RUN_ARGUMENT = "run"

@@ -9,9 +9,9 @@ from pathlib import Path
 from graphtrain.command.options import RunOptions
 from graphtrain.command.set_up import weights_named
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.storage.named import NEWEST, checkpoint_folder, saved_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
+from graphtrain.trainer.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class Start:
         """
         if self.saved is None:
             raise UsageError("--graph saved: no run is resumed", "name the directory of a run with --run-dir")
-        return saved_graph(self.saved, notify)
+        return Graph.of(saved_graph(self.saved, notify))

@@ -22,7 +22,6 @@ from graphtrain.command.set_up import set_up, warm_start
 from graphtrain.command.settings import pairs, setup_arguments, split_settings, with_parameters
 from graphtrain.command.start import Start
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.lazy import imported
 from graphtrain.names import quoted
@@ -33,8 +32,10 @@ from graphtrain.program.requests import Requests
 from graphtrain.program.resources import USUAL
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import count
+from graphtrain.report.values import not_finite_since
 from graphtrain.storage.rank_files import digest_of_ranks
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.trainer import Trainer
 
 SAVED = "saved"  # as --graph: the graph in the checkpoint
@@ -78,7 +79,7 @@ class _Training:
         """Set the program up, and train; the exit code."""
         options, program = self.options, self.program
         arguments = setup_arguments(program.setup, values, program.name)
-        graph = checked_graph(with_parameters(self.graph(arguments), parameters))
+        graph = Graph.of(checked_graph(with_parameters(self.graph(arguments), parameters)))
         in_force, resources = set_up(program.setup, arguments, program.name, graph, options.seed, options.device)
         loggers = [*resources.pop("loggers", ())]
         loggers += [getattr(imported(f"graphtrain.report.{name}"), LOGGERS[name])() for name in options.logger]
@@ -137,7 +138,7 @@ class _Training:
             report(self._resume_with(run_dir))
             raise
         further = ""
-        if diverged := trainer.not_finite:  # to train it further would not help
+        if diverged := not_finite_since(trainer.metrics):  # to train it further would not help
             further = f". {diverged}" if outcome.resumable else f", and {diverged}"
         elif outcome is Outcome.ALREADY_FINISHED and (ends := _ends(trainer.graph)):
             further = f"; a later {ends} trains it further"

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from graphtrain import CheckpointError, GraphError, Loader, Run, Trainer, UsageError, fit, node, progress
+from graphtrain import CheckpointError, GraphError, Loader, Trainer, UsageError, fit, node, progress
 from tests.training.tiny import FIT, batches, tiny
 
 
@@ -87,6 +87,20 @@ def looks(teacher: Any) -> None:
     """Do nothing where there is no teacher."""
 
 
+class Positioned(list[Any]):
+    """Batches that keep their position themselves."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing was saved."""
+
+
+def sharing(data: Any) -> Trainer:
+    return tiny(train_data=data, val_data=data, validation_step=returning(1.0))
+
+
 @node
 def uses(seen: Any) -> None:
     """Require what the node before it writes."""
@@ -100,6 +114,8 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
                             ("`model`", "`optimizer`", "`train_data` is read by `next_batch`",
                              "did you mean `training_data`?")),
     "a resource of another name": (lambda: tiny(val_dat=[1]), GraphError, ("G302", "did you mean `val_data`?")),
+    "data that keeps its position, for two nodes": (lambda: sharing(Positioned([1])), UsageError,
+                                                   ("`train_data` and `val_data` are one Positioned",)),
     "a setting of another trainer": (lambda: tiny(max_epochs=3), GraphError,
                                      ("nothing reads a resource `max_epochs`", 'finish.after = "N epochs"')),
     "a name of the engine": (lambda: tiny(recorder=1), UsageError, ("`recorder` is supplied by the engine",)),
@@ -305,9 +321,3 @@ def test_a_group_that_was_added_while_it_trained_is_reported_at_the_resume(tmp_p
     trainer.run(until="4 batches")
     with pytest.raises(CheckpointError, match="`optimizer` does not have the parameters of the saved run"):
         tiny(run_dir=tmp_path).run()
-
-
-def test_the_best_of_a_run_on_the_disk_is_loaded_by_a_trainer(tmp_path: Path) -> None:
-    tiny(run_dir=tmp_path).run(until="1 steps")
-    with pytest.raises(AttributeError, match=rf'`Run` has no `best`: write trainer.load\("{tmp_path}/best"\)'):
-        _ = Run(tmp_path).best  # type: ignore[attr-defined]
