@@ -37,7 +37,7 @@ from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
 from graphtrain.report.run import Run
-from graphtrain.storage.named import holds_a_graph, newest_in, saved_graph
+from graphtrain.storage.named import newest_in
 from graphtrain.storage.run_directory import STATUS_FILE
 from graphtrain.trainer.graph import Graph
 
@@ -67,8 +67,6 @@ def check(
     if script is not None:
         import_script(split_script(script)[0])
     named = named_graph(graph)
-    if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
-        named = Graph.of(saved_graph(named, notify))
     read, unread = (named, []) if isinstance(named, Graph) else read_graph(Graph, named)
     checked, unfitting = read_overlays(read, overlay)
     # If the text could not be read completely, checking the rest would only report consequences of that.

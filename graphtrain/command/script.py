@@ -15,11 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from graphtrain.command.output import notify
 from graphtrain.errors import UsageError
 from graphtrain.graph.read_toml import read_overlays, sound
 from graphtrain.graph.registry import find_graph
 from graphtrain.names import nearest, quoted
-from graphtrain.storage.named import holds_a_graph
+from graphtrain.storage.named import holds_a_graph, saved_graph
 from graphtrain.trainer.graph import Graph
 
 # True while a script is imported by `import_script`, and not run.
@@ -88,16 +89,6 @@ def function_in(module: ModuleType, named: str, name: str) -> Callable[..., Any]
 # ---- the graph
 
 
-def is_script(source: str) -> bool:
-    """True for ``SCRIPT`` and ``SCRIPT:FUNCTION``; a shipped graph or a run directory may have any name.
-
-    >>> is_script("train.py"), is_script("train.py:setup"), is_script("fit"), is_script("my_fit.toml")
-    (True, True, False, False)
-    """
-    path = split_script(source)[0]
-    return path.suffix == ".py" and find_graph(source) is None and not holds_a_graph(path)
-
-
 def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = ()) -> Graph:
     """The graph that a word of the command line names, with overlays; a script is imported for it.
 
@@ -115,14 +106,17 @@ def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = ()) -> G
 
 
 def named_graph(source: str | Path | Graph) -> str | Path | Graph:
-    """The graph of a script, which is imported, not run, as the script names it; any other source as it is.
+    """The graph of a script, which is imported, not run, as the script names it, or of a run; another source as it is.
 
     Raises:
         UsageError: there is no such script, or its graph is no graph.
     """
-    if isinstance(source, str) and is_script(source):
-        return graph_of_module(import_script(split_script(source)[0]))
-    return source
+    if isinstance(source, Graph) or find_graph(str(source)) is not None:
+        return source
+    if holds_a_graph(Path(source)):
+        return Graph.of(saved_graph(source, notify))
+    path, _ = split_script(str(source))
+    return graph_of_module(import_script(path)) if path.suffix == ".py" else source
 
 
 def graph_of_module(module: ModuleType) -> Graph | str | Path:
