@@ -155,10 +155,8 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     if not any(parts):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]
         _expect_digest(checkpoint, run, state, is_whole=is_whole)
-    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters) & chosen
-    applied -= {each.name for each in differences}
+    run.hyper_parameters.apply(chosen, manifest.hyper_parameters)
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
-    decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
     listed = [str(change) for change in difference.changes]
     more = len(listed) - _MOST_DIFFERENCES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, final
 
@@ -23,7 +23,7 @@ from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.run_directory import STATUS_SECONDS
+from graphtrain.storage.run_directory import ACTIVE, STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.tracing import Explanation
@@ -31,35 +31,24 @@ from graphtrain.trainer.watchers import Monitors, NodesFile
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
 
-_ACTIVE = ["running", "stopping"]
-_STATES = ["ready", *_ACTIVE, "stopped", "finished", "failed"]
+_STATES = ["ready", *ACTIVE, "stopped", "finished", "failed"]
 _LIFE_CYCLE: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
     ["start", ["ready", "stopped", "finished"], "running"],
-    ["ask_to_stop", _ACTIVE, "stopping"],  # at the next save point
-    ["halt", _ACTIVE, "stopped"],
-    ["finish", _ACTIVE, "finished"],
-    ["fail", _ACTIVE, "failed"],
+    ["ask_to_stop", ACTIVE, "stopping"],  # at the next save point
+    ["halt", ACTIVE, "stopped"],
+    ["finish", ACTIVE, "finished"],
+    ["fail", ACTIVE, "failed"],
 ]
 
-_END_NOT_SAVED = (
-    "the run is trained to its end but not saved; overwrite what cannot be saved before it is read, so that it is "
-    "not alive there"
-)
+_END_NOT_SAVED = "overwrite what cannot be saved before it is read, so that it is not alive there"
 
 
 @final
 class LiveRun:
-    """A session with its files and its watchers.
-
-    Arguments:
-        session: not begun yet.
-        files: of the run directory. None: nothing is written.
-        arguments: hyper-parameters that belong to no resource: the arguments of `setup`.
-        loggers: called with every row.
-        display: shows the run. None: it is not shown.
-    """
+    """A session with the files of its run directory, if there is one, and its watchers."""
 
     state: str  # of its life cycle, set by the machine
+    trigger: Callable[[Event], bool]  # goes to the state that follows
     has_begun = False  # it was begun or resumed in this process
     resumed_from: Checkpoint | None = None
     changes: tuple[str, ...] = ()  # since that checkpoint was made, in words
@@ -127,27 +116,14 @@ class LiveRun:
         """The state and progress of the run."""
         return self._observer.snapshot(self.state, self.position)
 
-    @property
-    def is_active(self) -> bool:
-        """True while the run is running, until it has stopped."""
-        return self.state in _ACTIVE
-
-    def go(self, event: Event) -> None:
-        """Go to the state that follows."""
-        self._machine.events[event].trigger(self)
-
     def require_idle(self) -> None:
-        """Raise unless the run can start, or be changed.
-
-        Raises:
-            LifeCycleError: it is running, or has failed.
-        """
+        """Raise a `LifeCycleError` unless the run can start, or be changed."""
         if self.state == "failed":
             raise LifeCycleError(
                 "the run has failed inside a node",
                 "make a new Trainer: with the same run_dir it resumes from the newest checkpoint",
             )
-        if self.is_active:
+        if self.state in ACTIVE:
             calls = "`run`, `advance`, `load`, `rewire`"
             raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")
 
@@ -157,11 +133,7 @@ class LiveRun:
         return END if self.session.loop.ended else self.session.path
 
     def started(self, limit: Trigger | None) -> None:
-        """Note that the run starts or continues in this process.
-
-        Arguments:
-            limit: the amount to run until; None to run only some transitions, which are not shown.
-        """
+        """Note that the run starts or continues; without a limit, for some transitions, which are not shown."""
         session = self.session
         self._observer.begin(limit)
         session.watch.start(inside=session.compiled.activity(session.position))
@@ -189,10 +161,10 @@ class LiveRun:
 
     def ended(self, error: BaseException | None) -> None:
         """Note that the run has stopped, by an exception or without one, and tell watchers and loggers."""
-        was_running = self.is_active
+        was_running = self.state in ACTIVE
         self.session.watch.stop()
         if was_running:
-            self.go("finish" if self.session.loop.ended and self.is_end_saved else "halt")
+            self.trigger("finish" if self.session.loop.ended and self.is_end_saved else "halt")
         self.session.watch.repeat(())
         self._draw("end")
         if self._nodes is not None:
@@ -238,15 +210,7 @@ class LiveRun:
         *,
         is_asked: bool = False,
     ) -> bool:
-        """Save at this position, if there is a run directory; False if it is not a save point.
-
-        Arguments:
-            values: those of the metrics that rank checkpoints. Default: none.
-            is_asked: True if a node requested it.
-
-        Raises:
-            SaveFailedError: the checkpoint cannot be written; or this is the end, so no save point can follow.
-        """
+        """Save at this position, if there is a run directory, as `CheckpointWriter.save`; the end has to be saved."""
         if self.files is None:
             if is_asked:
                 self.notices.once("there is no run directory, so no checkpoint is written")
@@ -255,10 +219,8 @@ class LiveRun:
             return True
         if not self.writer.save(policy, values or {}, is_asked=is_asked):
             if self.session.loop.ended:
-                raise SaveFailedError(
-                    f"the end of the run is not a save point ({self.writer.refusal})",
-                    self.writer.way_out or _END_NOT_SAVED,
-                )
+                what = f"the end of the run is not a save point ({self.writer.refusal})"
+                raise SaveFailedError(what, self.writer.way_out or _END_NOT_SAVED)
             return False
         if self._loggers is not None:
             self._loggers.flush()
@@ -278,11 +240,7 @@ class LiveRun:
         self.is_end_saved = True
 
     def write_status(self, state: str | None = None) -> float:
-        """Write the status for other processes; returns the seconds until it is to be written again.
-
-        Arguments:
-            state: the state to write. Default: that of the life cycle.
-        """
+        """Write the status for other processes; returns the seconds until it is to be written again."""
         session = self.session
         if self.files is None:
             return STATUS_SECONDS
