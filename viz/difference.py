@@ -21,7 +21,7 @@ def difference_picture(difference: Difference) -> Picture:
     Equal parts are grey. Added ones are green, thick, with ``+``; removed ones orange, dotted, with ``\N{MINUS SIGN}``;
     changed ones blue, double, with ``~``. Differences without a place in the picture are listed above it.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> fit = Graph.load("fit")
     >>> drawn = difference_picture(fit.diff(fit.insert("pause", "choice", after="step")))
     >>> [box.title for box in drawn.boxes if box.mark == "added"]

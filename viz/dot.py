@@ -57,7 +57,7 @@ def to_dot(picture: Picture, *, arrow_ids: bool = False) -> str:
     Arguments:
         arrow_ids: True gives each arrow its number in the picture as its id, as in ``arrow3``. Default: False.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> from graphtrain.viz.picture import picture
     >>> print(to_dot(picture(Graph.load("evaluate"))).splitlines()[0])
     digraph evaluate {

@@ -15,7 +15,7 @@ def to_mermaid(picture: Picture) -> str:
     The caption is its title, and edges that return to a hub end in its name, as in `to_dot`. Mermaid has no tooltips on
     edges, so expressions are left out.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> from graphtrain.viz.picture import picture
     >>> print([line for line in to_mermaid(picture(Graph.load("evaluate"))).splitlines() if "last_batch" in line][0])
       n_eval_batch -. "1 last_batch" .-> n_end_evaluation

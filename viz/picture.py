@@ -188,7 +188,7 @@ def picture(
         graph: the graph; it may have problems. Names that are used and not declared are drawn too.
         counts, position, bypassed: as in `render`. A node that is not in `counts` ran 0 times.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> drawn = picture(Graph.load("evaluate"))
     >>> [box.title for box in drawn.boxes if not box.is_mark]
     ['begin_evaluation', 'next_batch', 'eval_batch', 'end_evaluation']
@@ -343,7 +343,7 @@ def back_edges(graph: GraphData) -> frozenset[Place]:
     Depth first from the start, then from what the start does not reach; the last edge of a node, which is taken where
     no guard holds, goes first, so that the usual path runs downwards.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> sorted(back_edges(Graph.load("evaluate")))
     [('eval_batch', 1)]
     """
@@ -376,7 +376,7 @@ def _reversed_edges(graph: GraphData, source: str) -> list[tuple[int, str]]:
 def returns(graph: GraphData, back: frozenset[Place]) -> frozenset[Place]:
     """The edges that a picture ends in the name of their target, a hub, to which several lead back.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> fit = Graph.load("fit")
     >>> {fit.edges[source][position].target for source, position in returns(fit, back_edges(fit))}
     {'decide'}
@@ -391,7 +391,7 @@ def returns(graph: GraphData, back: frozenset[Place]) -> frozenset[Place]:
 def main_line(graph: GraphData, back: frozenset[Place]) -> tuple[Place, ...]:
     """The edges that a picture draws as one straight line: from the start, always the last edge that leads on.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> fit = Graph.load("fit")
     >>> [source for source, _ in main_line(fit, back_edges(fit))]
     ['decide', 'next_batch', 'train_batch', 'accumulate', 'exchange', 'clip', 'step']

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph.elements import GraphData
 from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.storage.files import write_output
 from graphtrain.viz.dot import to_dot
@@ -35,7 +35,7 @@ sys.stdout.buffer.write(drawing)
 
 
 def render(
-    graph: Graph | Difference,
+    graph: GraphData | Difference,
     path: str | Path,
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
@@ -49,6 +49,7 @@ def render(
         graph: the graph, which may have problems; or a difference, of which both graphs are drawn in one picture.
         bypassed: the paths of nodes that a run bypasses, which are drawn pale. Default: none.
 
+    >>> from graphtrain import Graph
     >>> render(Graph.load("fit"), "fit.jpeg")
     Traceback (most recent call last):
         ...
@@ -71,11 +72,12 @@ def render(
     return path
 
 
-def svg(graph: Graph | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
+def svg(graph: GraphData | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
     """The picture of a graph as an SVG element for a notebook or a page; arguments as in `render`.
 
     It has its own background, since a notebook may be light on a dark system.
 
+    >>> from graphtrain import Graph
     >>> svg(Graph.load("evaluate")).startswith("<svg")
     True
     """
@@ -83,7 +85,7 @@ def svg(graph: Graph | Difference, counts: Mapping[str, int] | None = None, posi
     return adaptive(text[text.index("<svg") :], panel=True)
 
 
-def drawing(graph: Graph | Difference, format: str, **shown: Any) -> bytes:
+def drawing(graph: GraphData | Difference, format: str, **shown: Any) -> bytes:
     """The content of a file with the picture of a graph; `shown` as in `render`, whose errors it has."""
     drawn = _picture(graph, **shown)
     if format == "mmd":
@@ -95,8 +97,8 @@ def drawing(graph: Graph | Difference, format: str, **shown: Any) -> bytes:
     return draw(to_dot(drawn), format)
 
 
-def _picture(graph: Graph | Difference, **shown: Any) -> Picture:
-    if isinstance(graph, Graph):
+def _picture(graph: GraphData | Difference, **shown: Any) -> Picture:
+    if isinstance(graph, GraphData):
         return picture(graph, **shown)
     # Imported with the first difference: 7 ms of the 260 that `graphtrain render fit` takes of the processor.
     from graphtrain.viz.difference import difference_picture

@@ -127,7 +127,7 @@ class Machine:
                 node.instance.batches_in_epoch = functools.partial(self._batches_in_epoch, node)
                 for name in ("epoch_batches", "opened", "last"):
                     self.cells.registers.add(node, name)
-        set_triggers(self.program, lambda node, trigger: [])
+        set_triggers(self.program, counts=False)
         compiler = Compiler(_StubVisits(self.program, self), self._end, Stopwatch())
         self._transitions = compiler.transitions
         self._slots = sorted(needed | self.cells.read_slots)

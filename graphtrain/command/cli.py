@@ -26,7 +26,7 @@ COMMANDS = {
     "export": "runs",
     "ls": "runs",
     "status": "runs",
-    "explain": "explain",
+    "explain": "runs",
     "report": "pages",
     "watch": "pages",
     "test": "evaluate",

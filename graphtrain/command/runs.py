@@ -1,11 +1,15 @@
-"""`graphtrain ls`, `status` and `export`: what runs have left in their directories."""
+"""`graphtrain ls`, `status`, `explain` and `export`: what runs have left in their directories."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import shlex
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +17,24 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
-from graphtrain.command.listing import age, print_runs, run_directories
-from graphtrain.command.output import console, error_lines, notify, shown, shown_number
-from graphtrain.errors import UsageError
+from graphtrain.command.options import OF_THE_END, OF_THE_START, resume_command, without
+from graphtrain.command.output import aligned, console, error_lines, notify, shown, shown_number, table
+from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
-from graphtrain.printable import one_line
-from graphtrain.report.run import Run
-from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.manifest import checkpoint_paths
-from graphtrain.storage.run_directory import ACTIVE, CHECKPOINTS_FOLDER, STATUS_FILE, best_in
+from graphtrain.names import in_natural_order
+from graphtrain.plain import json_value
+from graphtrain.printable import one_line, shorten
+from graphtrain.report.numbers import duration, metric
+from graphtrain.report.run import Run, run_directories
+from graphtrain.storage.run_directory import ACTIVE
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
+_STYLES = {"running": "cyan", "stopping": "cyan", "finished": "green", "failed": "red", "unreadable": "red"}
+_USUAL = ("run", "state", "place", "graph", "last metrics", "age", "resumable")
+_MOST_METRICS = 3
+_MOST_OF_AN_ERROR = 60
+_MOST_STARTS = 6
 _WIDTH_OF_A_PIPE = 120
 
 
@@ -54,8 +65,74 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder `{folder}`", "name the folder that holds your run directories")
-    names = [name.strip() for name in columns.split(",") if name.strip()]
-    print_runs(run_directories(folder), folder, sort=sort, columns=names, as_json=as_json)
+    runs = [_listed(path) for path in run_directories(folder)]
+    if not runs and not as_json:
+        notify(f"no run in {folder}, nor in the folders below it")
+        return
+    by, chosen = sort.removeprefix("-"), [name.strip() for name in columns.split(",") if name.strip()]
+    for name in dict.fromkeys(filter(None, [by, *chosen])):
+        if runs and all(run.get(name) is None for run, _ in runs):
+            notify(f"no run in {folder} has `{name}`")
+    if by:
+        present = [run for run in runs if _key(run[0].get(by)) is not None]
+        missing = [run for run in runs if run not in present]
+        runs = [*sorted(present, key=lambda run: _key(run[0].get(by)) or (), reverse=by != sort), *missing]
+    errors = ["error"] if any(run.get("error") for run, _ in runs) else []
+    names = [*dict.fromkeys(["run", "state", *chosen])] if chosen else [*_USUAL, *errors]
+    if as_json:
+        cells = ({name: json_value(run.get(name)) for name in names} for run, _ in runs)
+        statuses = ({"run_dir": run["run"], **status} for run, status in runs)
+        click.echo(json.dumps([*(cells if chosen else statuses)], indent=2, allow_nan=False))
+        return
+    rows = [[_text(name, run.get(name)) for name in names] for run, _ in runs]
+    if (printed := console()).is_terminal:
+        printed.print(table(names, rows, styles=[_STYLES.get(row[1].partition(",")[0]) for row in rows]))
+    else:
+        click.echo("\n".join(aligned(names, rows)))
+
+
+def _listed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All columns of a run, and its status."""
+    try:
+        run = Run(path)
+    except UsageError:
+        return {"run": str(path), "state": "unreadable"}, {"state": "unreadable"}
+    status, parameters = run.status, run.status.get("parameters")
+    snapshot = run.snapshot()
+    measured = sorted(snapshot.measured.items(), key=lambda item: not item[0].endswith("loss"))
+    latest = [f"{name} {metric(value)}" for name, value in measured[:_MOST_METRICS]]
+    more = [f"+{len(measured) - _MOST_METRICS} more"] if len(measured) > _MOST_METRICS else []
+    is_open = snapshot.state not in (*ACTIVE, "finished")
+    columns = {
+        **status,
+        **(parameters if isinstance(parameters, dict) else {}),
+        **snapshot.metrics,
+        **run.arguments,
+        **{"best": None, **{name: best.get("value") for name, best in run.best.items()}},
+        "run": str(path),
+        "state": run.condition,
+        "place": run.place,
+        "last metrics": ", ".join(latest + more),
+        "age": run.age_seconds,
+        "resumable": ("yes" if run.newest else "no checkpoint") if is_open else "",
+        "error": shorten(str(status.get("error") or ""), _MOST_OF_AN_ERROR),
+    }
+    return columns, status
+
+
+def _key(value: Any) -> tuple[int, float, list[tuple[int, str]]] | None:
+    """What is sorted by: numbers before texts; None for a value that is missing, or NaN."""
+    if isinstance(value, int | float):
+        return None if math.isnan(value) else (0, value, [])
+    return None if value in (None, "") else (1, 0, in_natural_order(str(value)))
+
+
+def _text(column: str, value: Any) -> str:
+    if column == "age" and value is not None:
+        return f"{duration(value)} ago"
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 # ---- status
@@ -72,66 +149,137 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
 def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> int:
     """Show the progress of a run, whether it is running or not, from its run directory.
 
-    The runs in a folder are listed as by ls.
-
     Exit codes: 0 shown, 2 there is no run; with --exit-code 0 for a run that is finished, 75 for one that is stopped
     and can be resumed, and 1 for one that has failed, was killed, or is running.
     """
-    if run_dir.is_dir() and not (run_dir / STATUS_FILE).exists() and (inner := [*run_directories(run_dir)]):
-        if exit_code:
-            raise UsageError(f"--exit-code: `{run_dir}` is a folder of runs", "name the directory of one run")
-        print_runs(inner, run_dir, as_json=as_json)
-        return 0
-    present = Run(run_dir).status
-    paths = checkpoint_paths(run_dir / CHECKPOINTS_FOLDER) if present.get("state") == "interrupted" else []
-    if paths and paths[-1].name != present.get("checkpoint"):  # saved after the status was written
-        present |= {"checkpoint": paths[-1].name, "digest": None}
-    text = json.dumps(present, indent=2, allow_nan=False) if as_json else "\n".join(_lines(run_dir, present))
+    run = Run(run_dir)
+    text = json.dumps(run.status, indent=2, allow_nan=False) if as_json else "\n".join(_progress(run))
     encoding = sys.stdout.encoding or "utf-8"
     click.echo(text.encode(encoding, "replace").decode(encoding))
-    return (FAILED if present.get("error") else _EXIT_CODES.get(str(present.get("state")), FAILED)) if exit_code else 0
+    return (FAILED if run.status.get("error") else _EXIT_CODES.get(run.state, FAILED)) if exit_code else 0
 
 
-def _lines(run_dir: Path, status: dict[str, Any]) -> Iterator[str]:
-    snapshot = Snapshot.from_plain(status)
+def _progress(run: Run) -> Iterator[str]:
+    """The run as displays draw it, with its checkpoints, and who has written it."""
+    status, snapshot = run.status, run.snapshot()
+    next_node = f", next node {snapshot.position}"
     failed = f", in node {snapshot.position}" if snapshot.position else ", before it began"
-    places = {"finished": "", "failed": failed}
-    place = places.get(snapshot.state, f", next node {snapshot.position}")
-    yield one_line(f"{run_dir}: {snapshot.state}, graph {snapshot.graph}{place}")
-    yield from (f"  {line}" for line in _panel(snapshot))
-    if status.get("error"):
-        yield from (f"  {line}" for line in error_lines(status["error"]))
+    place = {"finished": "", "failed": failed}.get(run.state, next_node)
+    yield one_line(f"{run.path}: {run.state}, graph {snapshot.graph}{place}")
+    drawing = console()
+    drawing.width = drawing.width - 2 if drawing.is_terminal else _WIDTH_OF_A_PIPE
+    with drawing.capture() as drawn:
+        drawing.print(imported("graphtrain.report.display.panel").Panel(snapshot))
+    yield from (f"  {line.rstrip()}" for line in drawn.get().splitlines())
+    yield from (f"  {line}" for line in error_lines(status.get("error") or "") if line)
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
-    for name, best in best_in(status).items():
-        number = shown_number(best.get("value"))
-        yield f"  {shown(name)} checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
+    yield from (f"  {line}" for line in _best(run))
     if status.get("digest"):
         yield f"  digest {shown(status['digest'])}"
-    yield f"  written {age(status)} by process {shown(status.get('process'))}{_process(status)}"
-
-
-def _panel(snapshot: Snapshot) -> list[str]:
-    """The run as displays draw it."""
-    from rich.console import Console
-
-    panels = imported("graphtrain.report.display.panel")
-    terminal = console()
-    width = terminal.width - 2 if terminal.is_terminal else _WIDTH_OF_A_PIPE
-    drawing = Console(file=sys.stdout, width=width, highlight=False)
-    with drawing.capture() as drawn:
-        drawing.print(panels.Panel(snapshot))
-    return [line.rstrip() for line in drawn.get().splitlines()]
-
-
-def _process(status: dict[str, Any]) -> str:
-    """Whether the process is alive, by the state; known only on its own host."""
+    process = ", which is gone" if run.state == "interrupted" else ", which is alive" if run.state in ACTIVE else ""
     if status.get("host") not in (None, socket.gethostname()):
-        return f" on host {shown(status['host'])}"
-    if status.get("state") == "interrupted":
-        return ", which is gone"
-    return ", which is alive" if status.get("state") in ACTIVE else ""
+        process = f" on host {shown(status['host'])}"
+    yield f"  written {run.age} by process {shown(status.get('process'))}{process}"
+
+
+def _best(run: Run) -> Iterator[str]:
+    for name, best in run.best.items():
+        number = shown_number(best.get("value"))
+        yield f"{shown(name)} checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
+
+
+# ---- explain
+
+
+@command("graphtrain explain runs/first")
+@click.argument("run_dir", type=Path)
+def explain(run_dir: Path) -> None:
+    """Say why a run ended, stopped or failed, what led there, and what to do next.
+
+    All of it is read from the run directory; the script is not needed, and nothing is written.
+
+    Exit codes: 0 explained, 2 there is no run.
+    """
+    run = Run(run_dir)
+    place = f", {shorten(run.place, 200)}" if run.place else ""
+    click.echo("\n  ".join([f"{run.path}: {run.state}{place}, {run.age}", *run.why()]))
+    sections = {
+        "starts": [*map(_start, run.starts[-_MOST_STARTS:])],
+        "reported": [f"{_moment(at)}  {shown(line, 300)}" for at, line in run.status.get("notices") or ()],
+        "checkpoints": [*_checkpoints(run)],
+        "next": [*_next(run)],
+    }
+    for title, lines in sections.items():
+        if lines:
+            click.echo("\n  ".join([f"\n{title}:", *lines]))
+
+
+def _start(start: dict[str, Any]) -> str:
+    how = f"resumed from {shown(start['checkpoint'])}" if start["checkpoint"] else "begun"
+    return f"{_moment(start['time'])}  {how} on {shown(start.get('host'))} by process {shown(start.get('process'))}"
+
+
+def _moment(at: Any) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (TypeError, ValueError, OverflowError, OSError):
+        return "at an unknown time"
+
+
+def _checkpoints(run: Run) -> Iterator[str]:
+    """The newest and the best one, and how often the run went back to one."""
+    if (manifest := run.manifest) is not None:
+        yield f"newest {shown(run.newest)}, step {manifest.step}"
+        if manifest.not_finite:
+            yield f"`{shown(manifest.not_finite)}` in it is not finite"
+            finite = run.newest_finite
+            yield f"newest with finite weights {finite.name}" if finite is not None else "none has finite weights"
+        if manifest.returns:
+            yield f"the run went back to a checkpoint {manifest.returns} times"
+    elif run.newest:
+        yield f"newest {shown(run.newest)}, which cannot be read"
+    yield from _best(run)
+
+
+def _next(run: Run) -> Iterator[str]:
+    """What to do, with the commands to paste."""
+    state, command, path = run.state, run.command, str(run.path)
+    replay = run.status.get("replay")
+    if state == "failed" and isinstance(replay, list) and replay:
+        ranks = run.manifest.ranks if run.manifest is not None else 1
+        processes = ["--processes", str(ranks)] if ranks > 1 else []
+        words = ["graphtrain", "replay", run.script, "--run-dir", path, *map(str, replay), *processes]
+        yield shown(shlex.join(words), 500)
+        yield "    repeats it up to the node that failed; --pdb opens a debugger there"
+    if state in ACTIVE:
+        yield f"graphtrain status {shlex.quote(path)}"
+    elif state != "finished":
+        resume = resume_command(command, run.path, is_reached=str(run.status.get("reason")).startswith("--"))
+        yield shown(resume, 1000) if command else "run the program again, with this run directory"
+        what = "resumes it" if run.newest else "starts it from the beginning: there is no checkpoint"
+        yield f"    {what}{'; remove the cause of the error first' if state == 'failed' else ''}"
+    elif not run.status.get("not_finite"):
+        further = "a later end, such as a larger finish.after, trains it further"
+        by_itself = "it ended by itself: what ended it has to be set otherwise to train it further"
+        yield f"nothing; {further if run.snapshot().is_at_its_end else by_itself}"
+    if state not in ACTIVE and run.status.get("not_finite") and command:
+        yield from _search(run, command)
+
+
+def _search(run: Run, command: Sequence[str]) -> Iterator[str]:
+    """What leads to the batch with which a loss diverged, if nothing in the graph has looked for it."""
+    try:
+        if any(node.use == "check_finite" for node in nodes_of(run.graph).values()):
+            return
+    except GraphtrainError:  # without a checkpoint, or of a kind of graph that this version does not read
+        return
+    free = next(path for number in itertools.count(2) if not (path := Path(f"{run.path}-{number}")).exists())
+    fork = ["--fork", str(run.path / finite.name)] if (finite := run.newest_finite) is not None else []
+    kept = without(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
+    yield shown(shlex.join([*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]), 1000)
+    yield "    names the batch with which the loss diverges"
 
 
 # ---- export

@@ -14,7 +14,7 @@ import numpy
 from graphtrain.errors import GraphtrainError
 from graphtrain.page.pictures import content_of
 from graphtrain.printable import printable
-from graphtrain.report.run import Run, command_of, script_in, state_in_words, why
+from graphtrain.report.run import Run
 from graphtrain.storage.run_directory import ACTIVE
 
 MOST_POINTS = 2000  # of a curve: in each part of it, the first, the last, the smallest and the largest value stay
@@ -33,7 +33,7 @@ def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _content_of_run(run: Run) -> dict[str, Any]:
-    status, rows = run.status, run.metrics
+    rows = run.metrics
     drawn, why_none = None, ""
     try:
         drawn = content_of(run.graph)
@@ -44,16 +44,12 @@ def _content_of_run(run: Run) -> dict[str, Any]:
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
-        "status": {key: printable(str(status.get(key) or "")) for key in ("state", "place", "position")},
-        "condition": printable(state_in_words(status)),
-        "why": [*why(run)][status.get("state") in ACTIVE :],
+        "status": {key: printable(str(run.status.get(key) or "")) for key in ("state", "place", "position")},
+        "condition": printable(run.condition),
+        "why": [*run.why()][run.state in ACTIVE :],
         "rows": len(rows),
-        "settings": {
-            f"{printable(name)}": printable(str(value))
-            for table in run.settings.values()
-            for name, value in table.items()
-        },
-        "versions": {**run.versions, **({"revision": run.revision} if run.revision else {})},
+        "settings": {printable(name): printable(str(value)) for name, value in run.settings.items()},
+        "versions": run.versions,
         "curves": [*_curves(rows, run.snapshot().clocks)],
         "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in run.activity.starts],
         "checkpoints": [
@@ -157,7 +153,7 @@ def _rounded(value: float) -> float:
 
 def _lines(run: Run) -> Iterator[dict[str, str]]:
     """Commands about the run; in one, `STEP steps` stands for the step of the moment that is shown."""
-    path, script = (shlex.quote(printable(word)) for word in (str(run.path), script_in(command_of(run))))
+    path, script = (shlex.quote(printable(word)) for word in (str(run.path), run.script))
     other = shlex.quote(printable(f"{run.path}-2"))
     yield {"about": "why it ended, and what to do next", "line": f"graphtrain explain {path}"}
     yield {"about": "this moment again", "line": f"graphtrain replay {script} --run-dir {path} --to 'STEP steps'"}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from graphtrain.errors import GraphtrainError
-from graphtrain.graph import Graph
 from graphtrain.graph.elements import GraphData, Node, nodes_of, settings_of
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.viz.dot import to_dot
@@ -18,12 +17,13 @@ from graphtrain.viz.theme import DARK, LIGHT, rules
 from graphtrain.viz.wording import kind_line, one_line
 
 
-def content_of(graph: Graph) -> dict[str, Any]:
+def content_of(graph: GraphData) -> dict[str, Any]:
     """What a page shows of a graph: its pictures, unfolded and folded; its nodes by path, and its edges by key.
 
     The key of an edge is that of `graphtrain.Run.activity`. Where nothing can draw, there are no pictures, and `error`
     says why.
 
+    >>> from graphtrain import Graph
     >>> content = content_of(Graph.load("evaluate"))
     >>> [drawn["name"] for drawn in content["pictures"]], content["edges"]["eval_batch -> next_batch"]["order"]
     (['unfolded'], 2)

@@ -25,8 +25,7 @@ from graphtrain.page.content import content_of_runs
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.printable import printable
 from graphtrain.report.numbers import metric
-from graphtrain.report.run import Run, as_of_now, state_in_words, why
-from graphtrain.report.snapshot import Snapshot
+from graphtrain.report.run import Run, as_of_now, run_directories
 from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE
 
 LOOPBACK = "127.0.0.1"
@@ -43,12 +42,10 @@ class Watched:
     Arguments:
         runs: run directories that are shown beside each other. Default: none.
         folder: a folder whose runs are listed, each of which can be opened. Default: none.
-        runs_in: the run directories in a folder.
     """
 
     runs: Sequence[Path] = ()
     folder: Path | None = None
-    runs_in: Callable[[Path], Iterator[Path]] = lambda folder: iter(())
 
     def content(self, names: Sequence[str]) -> dict[str, Any]:
         """What the page shows now.
@@ -66,32 +63,30 @@ class Watched:
     def signature(self, names: Sequence[str]) -> tuple[Any, ...]:
         """Differs from what it was when something that is shown was written, or the process of a run has ended."""
         if self.folder is not None and not names:
-            return tuple((run, _written(run / STATUS_FILE), _state(run)) for run in self.runs_in(self.folder))
+            return tuple((run, _written(run / STATUS_FILE), _state(run)) for run in run_directories(self.folder))
         return tuple((_state(run), *(_written(run / name) for name in _FILES)) for run in self._chosen(names))
 
     def _chosen(self, names: Sequence[str]) -> list[Path]:
         if self.folder is None:
             return [*self.runs]
-        known = {_name(run, self.folder): run for run in self.runs_in(self.folder)}
+        known = {_name(run, self.folder): run for run in run_directories(self.folder)}
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no run `{printable(name)}` in `{self.folder}`")
         return [known[name] for name in names]
 
     def _listed(self, folder: Path) -> Iterator[dict[str, Any]]:
-        for run in self.runs_in(folder):
+        for path in run_directories(folder):
             with contextlib.suppress(GraphtrainError):  # removed since, or damaged
-                status = Run(run).status
-                snapshot = Snapshot.from_plain(status)
-                is_over = snapshot.state not in ACTIVE
+                run = Run(path)
                 yield {
-                    "name": _name(run, folder),
-                    "state": printable(state_in_words(status)),
-                    "place": printable(str(status.get("place") or "")),
-                    "why": _why(run, _written(run / STATUS_FILE), snapshot.state) if is_over else "",
+                    "name": _name(path, folder),
+                    "state": printable(run.condition),
+                    "place": run.place,
+                    "why": "" if run.state in ACTIVE else _why(path, _written(path / STATUS_FILE), run.state),
                     "measured": {
                         printable(name): float(f"{value:.6g}") if math.isfinite(value) else metric(value)
-                        for name, value in snapshot.measured.items()
+                        for name, value in run.snapshot().measured.items()
                     },
                 }
 
@@ -115,7 +110,7 @@ def _read_status(run: Path, written: tuple[int, int]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1000)
 def _why(run: Path, written: tuple[int, int], state: str) -> str:
     """The first sentence of why a run ended, for which a checkpoint may have to be read."""
-    return next(why(Run(run)), "")
+    return next(Run(run).why(), "")
 
 
 def _written(file: Path) -> tuple[int, int]:

@@ -136,10 +136,10 @@ class Agreement:
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0]["seconds"]
         for request in {request for each in records for request in each["requests"]}:
-            self._requests.post(request)
+            self._requests.add(request)
         if records[0]["saves_over"] > self.saves_known:
             self.saves_known = records[0]["saves_over"]
-            self._requests.post("written")
+            self._requests.add("written")
         if self.synchronised:
             self.asked.clear()
             for path, ask in sorted({(path, ask) for each in records for path, ask in each["asked"]}):

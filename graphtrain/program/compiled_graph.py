@@ -10,7 +10,7 @@ from typing import Any, final
 from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, StepLR
 
 from graphtrain.errors import GraphError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.plan import Plan
@@ -39,7 +39,6 @@ class CompiledGraph:
         prepared: the same after preparation, with those provided by the engine.
         requests: notified when an edge leads to the end.
         former, renaming: the graph that this one replaces, and its renamed nodes.
-        new: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
 
     Raises:
@@ -55,7 +54,7 @@ class CompiledGraph:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: EditableGraph,
         resources: Mapping[str, Any],
         prepared: Mapping[str, Any],
         requests: Requests,
@@ -63,7 +62,6 @@ class CompiledGraph:
         watch: Stopwatch,
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
-        new: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
@@ -77,9 +75,9 @@ class CompiledGraph:
             self.kept = _keep_instances(self.program, former.program, renaming)
         set_triggers(self.program)
         visits = Visits(self.program, Cells(self.program))
-        self.compiler = Compiler(visits, lambda: requests.post("ended"), watch)
+        self.compiler = Compiler(visits, functools.partial(requests.add, "ended"), watch)
         # From here on all reads are known, also those of users' step functions.
-        if problems := self.program.problems(resources if new is None else new):
+        if problems := self.program.problems():
             raise GraphError(problems, f"graph `{graph.name}`")
         _refuse_schedulers_of_epochs(self.program)
         self.start = self.program.start_of(self.program.main).index
@@ -96,11 +94,11 @@ class CompiledGraph:
             if "written batches" in read.holds and ref.kind == "slot"
         ]
         self._with_on_metrics = [node for node in acting if node.kind.has("on_metrics")]
-        self.returning = [node.path for node in acting if node.is_set_up_with("history")]
+        self.returning = [node.path for node in acting if "history" in node.asks_for]
         self.retentions: dict[str, Retention] = {
             node.path: node.instance.retention()
             for node in acting
-            if node.is_set_up_with("checkpoints") and callable(getattr(node.instance, "retention", None))
+            if "checkpoints" in node.asks_for and callable(getattr(node.instance, "retention", None))
         }
 
     @functools.cached_property
@@ -234,6 +232,7 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
             is_same &= leaf.kind == "resource" and (leaf.name not in OF_PROGRAM or is_alone_and_fetches)
             is_same &= program.resources.get(leaf.name) is former.resources.get(leaf.name)
         if is_same:
-            node.hold(old.instance)
+            node.instance = old.instance
+            node.fields = node.arguments = vars(old.instance)
             kept.add(node)
     return kept

@@ -50,7 +50,8 @@ class History:
                 f"{'once' if times == 1 else f'{times} times'}, of at most {most}",
                 "resume with a smaller learning rate, or with clipping; or let it leave out more, and raise the limit",
             )
-        self._requests.go_back(self._node.path)
+        self._requests.returning = self._node.path
+        self._requests.add("return")
         return True
 
     def batches(self, count: int = 1) -> list[list[int]]:

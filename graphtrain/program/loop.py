@@ -30,13 +30,13 @@ class Loop:
 
     def drive(self, transitions: Sequence[Transition], serve: Callable[[], Answer | None]) -> Answer:
         """Run until `serve`, called at each new position with a pending request, returns a result."""
-        pending = self.requests.pending
+        requests = self.requests
         position = self.position
         self.inside = True
         try:
             while True:
                 self.position = position = transitions[position]()
-                if pending and (answer := serve()) is not None:
+                if requests and (answer := serve()) is not None:
                     return answer
         finally:
             self.inside = False

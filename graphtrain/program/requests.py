@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, final
 
 from graphtrain.storage.retention import Retention
@@ -29,92 +30,61 @@ class SavePolicy:
 
 
 @final
-class Requests:
-    """The mailbox of one run, which the loop checks once after each transition.
+class Requests(set[Request]):
+    """The mailbox of one run: the pending requests, which the loop checks once after each transition.
 
-    Every method may be called from a signal handler or from another thread: it changes one set atomically. Posting
-    twice is the same as once.
+    `add` and `take` may be called from a signal handler or from another thread.
 
-    A request that arises on every rank, such as the end of the graph, is posted. One that may arise on a single rank,
-    such as a signal, is *asked*: among several ranks it is posted once they agree on it.
+    A request that arises on every rank, such as the end of the graph, is added. One that may arise on a single rank,
+    such as a signal, is *asked*: among several ranks it is added once they agree on it.
 
     Attributes:
-        pending: the requests. The loop tests the truth of this very object, in 10 ns: it is never replaced.
         ask: asks for a request.
         policy: how the next checkpoint is saved, as in the last request.
         retentions: which checkpoints stay, by the paths of the nodes that say so. Default: the newest two.
         values: of the metrics that rank the requested checkpoint; None where it has none.
         failures: the number of failed saves.
         saves: the writer of checkpoints; None before there is one.
+        returning: the path of the node that requests a return to a checkpoint, once its visit is over.
 
-    >>> requests = Requests(); requests.post("stop"); requests.post("stop")
+    >>> requests = Requests(); requests.add("stop"); requests.add("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
     (True, True, False)
     """
 
     def __init__(self) -> None:
-        self.pending: set[Request] = set()
-        self.ask: Callable[[Request], None] = self.post
+        self.ask: Callable[[Request], None] = self.add
         self.policy = SavePolicy()
         self.retentions: Mapping[str, Retention] = {}
         self.values: dict[str, float | None] = {}
         self.failures = 0
         self.saves: Any = None
-        self._returning = ""
+        self.returning = ""
 
-    @property
-    def stop_policy(self) -> SavePolicy:
-        """The same for a checkpoint after which the run stops: that it cannot be written is an error."""
-        return replace(self.policy, if_failed="stop")
-
-    @property
-    def sync_policy(self) -> SavePolicy:
-        """The same for a checkpoint that must be on disk first."""
-        return replace(self.stop_policy, mode="sync")
-
-    def post(self, request: Request) -> None:
-        """Post a request by name."""
-        self.pending.add(request)
-
-    def save(self, policy: SavePolicy | None = None, values: Mapping[str, float | None] | None = None) -> None:
+    def save(self, policy: SavePolicy | None = None, values: Mapping[str, float | None] = MappingProxyType({})) -> None:
         """Save a checkpoint at the next save point.
 
         Arguments:
             policy: how. Default: as the last one.
             values: those of the metrics that rank it, in addition to those of other nodes. Default: it has none.
         """
-        if policy is not None:
-            self.policy = policy
-        self.values |= values or {}
-        self.pending.add("save")
-
-    def saved(self) -> None:
-        """Note that the requested checkpoint is saved."""
-        self.pending.discard("save")
-        self.values = {}
-
-    def go_back(self, node: str) -> None:
-        """Return to a checkpoint, once the visit is over, as the node at a path requests."""
-        self._returning = node
-        self.pending.add("return")
+        self.policy = policy or self.policy
+        self.values |= values
+        self.add("save")
 
     def take_return(self) -> str:
         """Take the request to return: the path of its node. Others since that checkpoint are void, except a stop."""
-        node, self._returning = self._returning, ""
-        self.pending.intersection_update(("stop", "pause"))
-        self.saved()
-        return node
-
-    def __contains__(self, request: Request) -> bool:
-        return request in self.pending
+        self.intersection_update(("stop", "pause"))
+        self.values = {}
+        return self.returning
 
     def take(self, request: Request) -> bool:
         """Take a request; True if it was pending."""
-        asked = request in self.pending
-        self.pending.discard(request)
+        asked = request in self
+        self.discard(request)
         return asked
 
     def clear(self) -> None:
         """Clear all requests."""
-        self.pending.clear()
+        super().clear()
         self.values = {}

@@ -153,7 +153,11 @@ class Visits:
 
     def _with_slots(self, function: Callable[..., Any], node: ProgramNode) -> Act:
         """A call without arguments, specialised by the number of inputs: a general one costs 0.12 us more."""
-        cells = [self.cells.of(node, read, ref) for read, ref in node.plan_node.reads]
+        reads = node.plan_node.reads
+        cells = [self.cells.of(node, read, ref) for read, ref in reads]
+        # 0.05 us for one that is passed although it has its default.
+        while cells and cells[-1].is_constant and cells[-1].values[0] is reads[len(cells) - 1][0].default:
+            cells.pop()
         places = [(cell.values, cell.key) for cell in cells]
         if any(values is None for values, _ in places):
             getters = [cell.read for cell in cells]

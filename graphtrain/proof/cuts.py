@@ -11,6 +11,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.requests import SavePolicy
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoints
@@ -50,7 +51,7 @@ def train_with_cuts(trainer: Trainer, run_dir: Path, kept: Path, number: int, se
                 # A save requested by the graph comes first: it may be written in the background.
                 if not is_asked and "save" not in requests and generator.random() * count < number:
                     is_asked = True
-                    requests.save(requests.sync_policy)
+                    requests.save(SavePolicy("sync"))
                 return position
 
             return keep_and_run

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph.elements import GraphData
 from graphtrain.kind.trigger import Term
 from graphtrain.names import plainly_named
 from graphtrain.outcome import Outcome
@@ -96,12 +96,13 @@ def _clearing_slots(compiled: CompiledGraph, transitions: Sequence[Transition]) 
 # ---- the moment at which it pauses
 
 
-def parse_moment(text: str, graph: Graph) -> Term:
+def parse_moment(text: str, graph: GraphData) -> Term:
     """The amount at which a replay pauses.
 
     Raises:
         UsageError: the text is no single amount, or its unit is not on the clock of the graph.
 
+    >>> from graphtrain import Graph
     >>> str(parse_moment("48211 steps", Graph.load("fit")))
     '48211 steps'
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, final
@@ -43,22 +42,20 @@ class RunActivity:
         self._file = RowsFile(run_dir / NODES_FILE)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        for totals in self._totals():
-            yield totals.plain()
+        return filter(None, self._file.rows(read=_Totals().add))
 
     @property
     def starts(self) -> list[dict[str, Any]]:
         """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
-        rows = self._file.rows(
-            read=lambda line: {key: line[key] for key in ("time", "rows", "event") if "event" in line}
-        )
-        return [start for start in rows if start]
+        return [
+            {key: line.get(key) for key in ("time", "rows", "event")} for line in self._file.rows() if "event" in line
+        ]
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.
 
         Arguments:
-            row: its number in `Run.metrics`; -1 is the last.
+            row: its number in `Run.metrics`; -1 for the last totals.
         """
         last = None
         for totals in self:
@@ -71,59 +68,39 @@ class RunActivity:
 
     def overview(self, most: int) -> list[dict[str, Any]]:
         """At most so many of the totals, about evenly apart, the last among them."""
-        count = sum(1 for _ in self._totals())
+        count = sum(1 for line in self._file.rows() if "counts" in line)
         parts = min(count, most)
         wanted = {count * (number + 1) // parts for number in range(parts)}
-        return [totals.plain() for number, totals in enumerate(self._totals(), 1) if number in wanted]
-
-    def _totals(self) -> Iterator[_Totals]:
-        """The totals after each line that counts: one object, which changes."""
-        totals = _Totals()
-        for line in self._file.rows(read=totals.add):
-            if "counts" in line:
-                yield totals
+        return [totals for number, totals in enumerate(self, 1) if number in wanted]
 
 
 class _Totals:
     """What the lines so far add up to."""
 
     def __init__(self) -> None:
-        self.time, self.rows = 0.0, 0
-        self._runs: dict[str, int] = {}
-        self._taken: dict[str, int] = {}
-        self._milliseconds: dict[str, float] = defaultdict(float)
+        self._totals: dict[str, Any] = {"runs": {}, "taken": {}, "seconds": {}}
         self._nodes: list[str] = []
         self._counted: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
 
     def add(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Add a line; returns it.
+        """Add a line; returns the totals, or nothing for a line that counts nothing.
 
         Raises:
             ValueError, LookupError, TypeError: it is not one that a run has written.
         """
-        self.time, self.rows = float(line["time"]), int(line["rows"])
+        place = {"time": float(line["time"]), "rows": int(line["rows"])}
         if "event" in line:
             self._nodes, self._counted = [*line["nodes"]], {}
-            for totals, table in ((self._runs, line["nodes"]), (self._taken, line["edges"])):
+            for key, table in (("runs", line["nodes"]), ("taken", line["edges"])):
                 for name, counters in table.items():
-                    totals.setdefault(name, 0)
+                    self._totals[key].setdefault(name, 0)
                     for counter in counters:
-                        self._counted.setdefault(counter, []).append((totals, name))
-            return line
-        counts, times = line["counts"], line.get("milliseconds", ())
+                        self._counted.setdefault(counter, []).append((self._totals[key], name))
+            return {}
+        counts, times, seconds = line["counts"], line.get("milliseconds", ()), self._totals["seconds"]
         for counter, more in zip(counts[::2], counts[1::2], strict=True):
             for totals, name in self._counted[counter]:
                 totals[name] += int(more)
         for number, took in zip(times[::2], times[1::2], strict=True):
-            self._milliseconds[self._nodes[number]] += float(took)
-        return line
-
-    def plain(self) -> dict[str, Any]:
-        """As plain data, which does not change."""
-        return {
-            "time": self.time,
-            "rows": self.rows,
-            "runs": self._runs.copy(),
-            "taken": self._taken.copy(),
-            "seconds": {name: took / 1000 for name, took in self._milliseconds.items()},
-        }
+            seconds[self._nodes[number]] = seconds.get(self._nodes[number], 0.0) + float(took) / 1000
+        return {**place, **{key: table.copy() for key, table in self._totals.items()}}

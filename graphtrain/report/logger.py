@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 
 Logger = Callable[[Mapping[str, float], int], None]
 
@@ -55,12 +55,13 @@ class Beginning:
         clocks: the columns of rows with the round of an outer graph, such as `fold`; in each round `step` restarts.
             Default: none.
 
+    >>> from graphtrain import Graph
     >>> beginning = Beginning(Graph.load("fit"), rows=[{"step": 10, "epoch": 0.5, "loss": 0.25}])
     >>> beginning.rows[-1]["step"]
     10
     """
 
-    graph: Graph
+    graph: EditableGraph
     rows: Sequence[Mapping[str, float]] = ()
     hyper_parameters: Mapping[str, Any] = field(default_factory=dict)
     run_dir: Path | None = None
@@ -73,6 +74,7 @@ class RunLogger(ABC):
     A logger, of this class or a plain function, that raises an exception after the run has begun is off from then on,
     which one line says; the run continues.
 
+    >>> from graphtrain import Graph
     >>> class Count(RunLogger):
     ...     def begin(self, beginning):
     ...         self.rows = len(beginning.rows)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from typing import TYPE_CHECKING, Literal
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.names import suggestion
 from graphtrain.report.numbers import metric
 from graphtrain.report.snapshot import Snapshot
@@ -56,7 +57,7 @@ class Recorded(ABC):
 
     @property
     @abstractmethod
-    def graph(self) -> Graph:
+    def graph(self) -> EditableGraph:
         """The procedure."""
 
     @property
@@ -126,39 +127,17 @@ def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:
     """
     snapshot = run.snapshot()
     shown = [f"{name} {metric(value)}" for name, value in snapshot.measured.items()]
-    is_over = snapshot.position in ("end", "", "?") or snapshot.state == "finished"
-    try:
-        picture = svg_of(run.graph, counts, None if is_over else snapshot.position)
-    except Exception:  # of a run on the disk, whose graph may be damaged
-        picture = ""
     more = f", +{len(shown) - _MOST_METRICS} more" if len(shown) > _MOST_METRICS else ""
+    is_over = snapshot.position in ("end", "", "?") or snapshot.state == "finished"
     pieces = [
         f"<div><b>{escape(repr(run)[1:-1])}</b>{'' if is_over else escape(f'; next node {snapshot.position}')}</div>",
         f"<div>{escape(', '.join(shown[:_MOST_METRICS]) + more)}</div>",
-        f"<details><summary>graph {escape(snapshot.graph)}</summary>{picture}</details>" if picture else "",
     ]
-    return "".join(pieces)
-
-
-# Drawing can fail in any way: no layout program, one that hangs, an unexpected graph. A run is worth more than its
-# picture, so every error counts as "no picture".
-
-
-def svg_of(graph: Graph, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
-    """The picture of a graph for a page; empty where it cannot be drawn.
-
-    Arguments:
-        graph: the procedure.
-        counts: path of a node -> how often it ran. Default: not shown.
-        position: path of the node that runs next, which is marked. Default: none is.
-
-    >>> svg_of(Graph.load("evaluate"))
-    '<svg style="max-width: 100%; height: auto" ...</svg>\\n'
-    """
-    try:
+    # A run is worth more than its picture, which can fail in any way: no layout program, or a damaged graph.
+    with suppress(Exception):
         from graphtrain.viz.render import svg
 
-        # A notebook may be narrow.
-        return str(svg(graph, counts, position).replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1))
-    except Exception:
-        return ""
+        picture = svg(run.graph, counts, None if is_over else snapshot.position)
+        picture = picture.replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)  # a notebook may be narrow
+        pieces.append(f"<details><summary>graph {escape(snapshot.graph)}</summary>{picture}</details>")
+    return "".join(pieces)

@@ -1,4 +1,4 @@
-"""A run on the disk, as a value: what its run directory tells."""
+"""A run on the disk, as a value. `ls`, `status`, `explain`, pages and notebooks print it, so that all say the same."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ import os
 import re
 import shlex
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 from graphtrain.alive import is_alive
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.elements import END
-from graphtrain.plain import of_text
+from graphtrain.names import in_natural_order
 from graphtrain.printable import error_lines, one_line, shown
 from graphtrain.report.activity import RunActivity
+from graphtrain.report.numbers import duration
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.storage.files import readable_failure
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
 from graphtrain.storage.run_directory import (
@@ -31,19 +33,51 @@ from graphtrain.storage.run_directory import (
     best_in,
     read_starts,
     read_status,
-    tables_in,
 )
 
-_MOST_BYTES_OF_LAST_ROWS = 256 << 10
+_DEPTH = 4
 _VERSIONS = ("graphtrain", "python", "torch", "numpy")
+_CLOCKS_DIFFER = 5.0  # seconds, of two machines
+
+
+def run_directories(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """The run directories at a folder and at most four levels below it, by name; links and hidden ones are left out.
+
+    Numbers in names are compared as numbers. Folders inside a run directory are not runs.
+    """
+    if _is_run(folder):
+        yield folder
+    elif depth and os.access(folder, os.R_OK | os.X_OK):
+        inner = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink() and path.name[0] != "."]
+        for path in sorted(sorted(inner), key=lambda path: in_natural_order(path.name)):
+            yield from run_directories(path, depth - 1)
+
+
+def _is_run(path: Path) -> bool:
+    """True for a folder that a run has written to; a file with the name of a status may be anybody's."""
+    try:
+        if (path / STATUS_FILE).is_file() and not (path / CHECKPOINTS_FOLDER).is_dir():
+            return {"state", "position"} <= read_status(path).keys()
+        return (path / STATUS_FILE).is_file() or bool(checkpoint_paths(path / CHECKPOINTS_FOLDER))
+    except (OSError, UsageError):
+        return False
 
 
 @final
 class Run(Recorded):
-    """A run that is over, or is running in another process: its files are read each time, and nothing is written.
+    """A run that is over, or is running in another process, by its files; nothing is written.
+
+    The status is read once, and what else is asked for, then; a new `Run` reads a newer status.
 
     Arguments:
         run_dir: its run directory.
+
+    Attributes:
+        path: the run directory.
+        status: the last status, as ``graphtrain status --json`` prints it.
+        state: running, stopping, stopped, finished, failed or interrupted, as a run is whose process is gone.
+        was_killed: True if its process is gone and has not stopped it.
+        newest: the name of the newest checkpoint; empty if there is none.
 
     Raises:
         UsageError: there is no run; and where a file is read that cannot be.
@@ -53,77 +87,74 @@ class Run(Recorded):
     ...     _ = Path(folder, "status.json").write_text('{"state": "finished", "place": "step 2", "position": "end"}')
     ...     _ = Path(folder, "metrics.jsonl").write_text('{"step": 2, "epoch": 1.0, "loss": 0.5}\\n')
     ...     run = Run(folder)
-    ...     run, run.status["state"], run.metrics
+    ...     run, run.state, run.metrics
     (<Run ...: finished, step 2>, 'finished', [{'step': 2, 'epoch': 1.0, 'loss': 0.5}])
     """
 
     def __init__(self, run_dir: str | Path) -> None:
         self.path = Path(run_dir)
-        if not (self.path / STATUS_FILE).exists() and not checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
-            read_status(self.path)
+        self._checkpoints = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
+        self.newest = self._checkpoints[-1].name if self._checkpoints else ""
+        is_young = self.newest and not (self.path / STATUS_FILE).exists()
+        written = {"state": "running"} if is_young else read_status(self.path)
+        self.status = as_of_now(written)
+        self.was_killed = self.status.get("state") != written.get("state")
+        if self.status.get("state") == "interrupted" and self.newest and self.newest != written.get("checkpoint"):
+            self.status |= {"checkpoint": self.newest, "digest": None}  # saved after the status was written
+        self.state = self.snapshot().state
 
-    def __getattr__(self, name: str) -> Any:
-        hint = f': write trainer.load("{self.path}/best"), which loads its weights into the model' * (name == "best")
-        raise AttributeError(f"`Run` has no `{name}`{hint}", name=name, obj=self)
+    # ---- as its process has written it
 
-    @property
-    def status(self) -> dict[str, Any]:
-        """The last status, as ``graphtrain status --json`` prints it.
-
-        A run that is running in a process that is gone is `interrupted`.
-        """
-        return as_of_now(read_status(self.path))
-
-    @property
-    def was_killed(self) -> bool:
-        """True if its process is gone and has not stopped it."""
-        status = read_status(self.path)
-        return status.get("state") in ACTIVE and _is_alive_here(status) is False
+    def snapshot(self) -> Snapshot:
+        """The status as a value: what can be read of it."""
+        return Snapshot.from_plain(self.status)
 
     @property
-    def notices(self) -> list[tuple[float, str]]:
-        """What the run has reported last: times in Unix seconds, and lines."""
-        return [(at, line) for at, line in self.status.get("notices") or ()]
+    def condition(self) -> str:
+        """The state, and since when a loss is not finite: ``"running, not finite since step 40"``."""
+        steps = re.findall(r"since step (\d{1,15})", str(self.status.get("not_finite") or ""))
+        return self.state + (f", not finite since step {min(map(int, steps))}" if steps else "")
+
+    @property
+    def place(self) -> str:
+        """Where it is: ``"step 40, epoch 2.50, batch 5/10"``."""
+        return one_line(str(self.status.get("place") or ""))
+
+    @property
+    def age_seconds(self) -> float | None:
+        """The seconds since its status was written; None if that is not known."""
+        written = self.status.get("written_at_unix_seconds")
+        return time.time() - written if isinstance(written, int | float) else None
+
+    @property
+    def error(self) -> list[str]:
+        """The exception that has ended it, and a hint if there is one; empty if none has."""
+        return error_lines(self.status["error"], 400) if self.status.get("error") else []
+
+    @property
+    def best(self) -> dict[str, Mapping[str, Any]]:
+        """The best checkpoint of each ranking: ``checkpoint``, ``metric`` and ``value``, by names such as "best"."""
+        return best_in(self.status)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `setup` at the last start; empty where no command has started it."""
+        arguments = self.status.get("arguments")
+        return dict(arguments) if isinstance(arguments, Mapping) else {}
+
+    # ---- other files
 
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first."""
         return RowsFile(self.path / METRICS_FILE).numbers()
 
-    def last_rows(self) -> list[dict[str, Any]]:
-        """The last rows of metrics: those in the last 256 KiB, which are read at once, however long the run is.
-
-        NaN and infinities are strings. Rows that cannot be read are left out.
-        """
-        try:
-            with open(self.path / METRICS_FILE, "rb") as file:
-                start = max(os.fstat(file.fileno()).st_size - _MOST_BYTES_OF_LAST_ROWS, 0)
-                file.seek(start)
-                lines = file.read().split(b"\n")
-        except OSError:
-            return []
-        return tables_in(lines[1 if start else 0 :])
-
     @property
     def activity(self) -> RunActivity:
         """What nodes and edges ran and took, at each row and every ten seconds; empty where it was not counted."""
         return RunActivity(self.path)
 
-    def counts_at(self, row: int = -1) -> dict[str, Any] | None:
-        """The totals of nodes and edges when a row of `metrics` was recorded, as `RunActivity` describes them.
-
-        Arguments:
-            row: its number; -1 is the last. Default: the last.
-
-        Returns:
-            None where nothing was counted until then.
-        """
-        rows = len(self.metrics)
-        if not -rows <= row < rows:
-            raise UsageError(f"`{self.path}` has no row {row} of metrics: it has {rows}")
-        return self.activity.at(row % rows)
-
-    @property
+    @cached_property
     def starts(self) -> list[dict[str, Any]]:
         """When the run was begun and resumed, oldest first.
 
@@ -135,26 +166,50 @@ class Run(Recorded):
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions at the last start: of graphtrain, Python, torch and NumPy."""
-        environment = self._last("environment")
-        return {name: str(environment[name]) for name in _VERSIONS if name in environment}
+        """Those of graphtrain, Python, torch and NumPy at the last start, and the git revision, as far as known."""
+        environment, origin = ((self.starts or [{}])[-1].get(key) or {} for key in ("environment", "origin"))
+        noted = {name: environment.get(name) for name in _VERSIONS} | {"revision": origin.get("revision")}
+        return {name: str(version) for name, version in noted.items() if version}
 
     @property
-    def revision(self) -> str:
-        """The git revision of the code at the last start; empty if it is not known."""
-        return str(self._last("origin").get("revision") or "")
+    def command(self) -> list[str]:
+        """The words of the command by which it was last started; empty if they are not known."""
+        for about in (*(start.get("about") for start in self.starts[-1:]), self.status):
+            if isinstance(about, Mapping) and isinstance(text := about.get("command"), str):
+                return shlex.split(text)
+        return []
 
     @property
-    def settings(self) -> dict[str, dict[str, Any]]:
-        """What tells runs apart: ``arguments`` of `setup`, ``parameters`` of the graph, ``hyper_parameters``."""
+    def script(self) -> str:
+        """The script that its command names; `SCRIPT` if it names none."""
+        return next((word for word in self.command if word.partition(":")[0].endswith(".py")), "SCRIPT")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What tells runs apart: arguments of `setup`, parameters of the graph, hyper-parameters."""
         parameters = self.status.get("parameters")
-        checkpoints = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)
-        fields = read_manifest(checkpoints[-1]).hyper_parameters if checkpoints else {}
-        return {
-            "arguments": self.arguments,
-            "parameters": dict(parameters) if isinstance(parameters, dict) else {},
-            "hyper_parameters": {f"{name}.{key}": value for name, own in fields.items() for key, value in own.items()},
-        }
+        fields = self.manifest.hyper_parameters if self.manifest is not None else {}
+        hyper_parameters = {f"{name}.{key}": value for name, own in fields.items() for key, value in own.items()}
+        return {**self.arguments, **(parameters if isinstance(parameters, Mapping) else {}), **hyper_parameters}
+
+    @cached_property
+    def manifest(self) -> Manifest | None:
+        """That of the newest checkpoint; None if there is none, or it cannot be read."""
+        try:
+            return read_manifest(self._checkpoints[-1]) if self._checkpoints else None
+        except GraphtrainError:
+            return None
+
+    @property
+    def newest_finite(self) -> Path | None:
+        """The newest checkpoint that a resume would not pass over for its weights."""
+        for path in reversed(self._checkpoints):
+            try:
+                if not read_manifest(path).not_finite:
+                    return path
+            except GraphtrainError:  # damaged
+                continue
+        return None
 
     @property
     def checkpoints(self) -> list[dict[str, Any]]:
@@ -164,174 +219,109 @@ class Run(Recorded):
         Raises:
             CheckpointError: one of them cannot be read.
         """
-        best, listed, rows = best_in(self.status), [], self._metrics_text()
-        for path in checkpoint_paths(self.path / CHECKPOINTS_FOLDER):
-            manifest = read_manifest(path)
-            listed.append(
-                {
-                    "name": path.name,
-                    "step": manifest.step,
-                    "epoch": manifest.epoch,
-                    "rows": rows.count(b"\n", 0, manifest.metrics_bytes),
-                    "metrics": dict(manifest.metrics),
-                    "best": ", ".join(name for name in best if best[name].get("checkpoint") == path.name),
-                }
-            )
-        return listed
-
-    def _metrics_text(self) -> bytes:
         file = self.path / METRICS_FILE
-        if not file.exists():
-            return b""
-        with readable_failure(file):
-            return file.read_bytes()
-
-    def _last(self, key: str) -> dict[str, Any]:
-        """What the last start has noted under a key; empty if that is no table."""
-        starts = read_starts(self.path)
-        noted = starts[-1].get(key) if starts else None
-        return noted if isinstance(noted, dict) else {}
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `setup` at the last start; empty where no command has started it."""
-        arguments = self._last("about").get("arguments")
-        return {name: of_text(value) for name, value in arguments.items()} if isinstance(arguments, dict) else {}
+        rows = file.read_bytes() if file.exists() else b""
+        return [
+            {
+                "name": path.name,
+                "step": manifest.step,
+                "epoch": manifest.epoch,
+                "rows": rows.count(b"\n", 0, manifest.metrics_bytes),
+                "metrics": dict(manifest.metrics),
+                "best": ", ".join(name for name, best in self.best.items() if best.get("checkpoint") == path.name),
+            }
+            for path, manifest in ((path, read_manifest(path)) for path in self._checkpoints)
+        ]
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> EditableGraph:
         """The procedure, as in the newest checkpoint.
 
         Raises:
             CheckpointError, UsageError: there is none, or it cannot be read.
         """
-        newest = checkpoint_paths(self.path / CHECKPOINTS_FOLDER)[-1:]
-        if not newest:
+        if not self._checkpoints:
             raise UsageError(f"`{self.path}` has no checkpoint yet, which would have the graph")
-        return graph_of(newest[0], read_manifest(newest[0]))
+        return graph_of(self._checkpoints[-1], read_manifest(self._checkpoints[-1]))
 
     @property
     def _clocks(self) -> Sequence[str]:
         return tuple(self.snapshot().clocks)
 
-    def snapshot(self) -> Snapshot:
-        """The status as a value: what can be read of it."""
-        return Snapshot.from_plain(self.status)
+    # ---- in words
+
+    @property
+    def age(self) -> str:
+        """How long ago its status was written."""
+        if (seconds := self.age_seconds) is None:
+            return "at an unknown time"
+        ahead = f"{duration(-seconds)} ahead of the clock here"  # a clock that was set back
+        return f"{duration(seconds)} ago" if seconds > -_CLOCKS_DIFFER else ahead
+
+    def why(self) -> Iterator[str]:
+        """Why it is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
+        snapshot = self.snapshot()
+        position = f"node `{one_line(snapshot.position)}`"
+        error, *hint = self.error or [""]
+        reason, process = shown(self.status.get("reason") or "a request"), shown(self.status.get("process"))
+        if self.state == "failed":
+            yield f"it failed {f'in {position}' if snapshot.position else 'before it began'}: {error or '?'}"
+        elif self.state == "finished":
+            yield from self._why_finished(snapshot)
+        elif self.state == "stopped":
+            how = f"at {reason}" if reason.startswith("--") else f"by {error or reason}"
+            yield f"it was stopped {how}; next is {position}"
+        elif self.state in ACTIVE:
+            yield f"process {process} is running it; next is {position}"
+        elif self.was_killed:
+            yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
+            yield f"it was last seen before {position}"
+        else:
+            yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
+        yield from hint
+        if not_finite := self.status.get("not_finite"):
+            yield shown(not_finite)
+
+    def _why_finished(self, snapshot: Snapshot) -> Iterator[str]:
+        """By which amount, node and edge it ended."""
+        ends = " or ".join(map(shown, snapshot.end))
+        if ends and snapshot.is_at_its_end:
+            yield f"it reached its end, {ends}"
+        try:
+            graph = self.graph if self.manifest is not None and self.manifest.ended else None
+        except GraphtrainError:  # of a kind of graph that this version does not read
+            graph = None
+        if not snapshot.is_at_its_end:
+            nodes = graph.nodes if graph is not None else ()
+            told = [line for _, line in self.status.get("notices") or () if line.partition(": ")[0] in nodes]
+            if early := ([f"it ended before {ends}"] if ends else []) + [shown(line, 300) for line in told[-1:]]:
+                yield ": ".join(early)
+            if told:
+                return
+        if graph is None or self.manifest is None:
+            return
+        for edge in graph.edges.get(self.manifest.position, ()):
+            if edge.target == END:
+                guard = f', where {edge.when} = "{shown(graph.guards.get(edge.when, ""))}"' if edge.when else ""
+                yield f"by the edge {self.manifest.position} -> {edge}{guard}"
 
     def __repr__(self) -> str:
-        try:
-            status = self.status
-        except UsageError as error:  # it was removed since
-            return f"<Run {self.path}: {error.message}>"
-        place = one_line(str(status.get("place") or ""))
-        return f"<Run {self.path}: {', '.join(filter(None, [one_line(str(status.get('state'))), place]))}>"
+        return f"<Run {self.path}: {', '.join(filter(None, [one_line(self.state), self.place]))}>"
 
     def _repr_html_(self) -> str:
         try:
-            totals = self.counts_at()
+            totals = self.activity.at(-1)
         except UsageError:  # a damaged file
             totals = None
         return html_of(self, totals["runs"] if totals is not None else None)
 
 
-# ---- the same in words, for every list and page
-
-
 def as_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status that was read before, with the state of its run now, whose process may be gone since."""
-    now = dict(status)
-    if status.get("state") in ACTIVE and _is_alive_here(status) is False:
-        now["state"] = "interrupted"
-    return now
-
-
-def state_in_words(status: Mapping[str, Any]) -> str:
-    """The state, and since when a loss is not finite.
-
-    >>> state_in_words({"state": "running", "not_finite": "`loss` is not finite since step 40"})
-    'running, not finite since step 40'
-    """
-    steps = re.findall(r"since step (\d{1,15})", str(status.get("not_finite") or ""))
-    since = f", not finite since step {min(map(int, steps))}" if steps else ""
-    return f"{Snapshot.from_plain(status).state}{since}"
-
-
-def why(run: Run) -> Iterator[str]:
-    """Why a run is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
-    status, snapshot = run.status, run.snapshot()
-    state, position = snapshot.state, f"node `{snapshot.position}`"
-    error, *hint = error_lines(status.get("error") or "", 400)
-    reason = shown(status.get("reason") or "a request")
-    process = shown(status.get("process"))
-    if state == "failed":
-        yield f"it failed {f'in {position}' if snapshot.position else 'before it began'}: {error or '?'}"
-    elif state == "finished":
-        yield from _why_finished(run, snapshot)
-    elif state == "stopped":
-        how = f"at {reason}" if reason.startswith("--") else f"by {error or reason}"
-        yield f"it was stopped {how}; next is {position}"
-    elif state in ACTIVE:
-        yield f"process {process} is running it; next is {position}"
-    elif run.was_killed:
-        yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
-        yield f"it was last seen before {position}"
-    else:
-        yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
-    yield from hint
-    if not_finite := status.get("not_finite"):
-        yield shown(not_finite)
-
-
-def _why_finished(run: Run, snapshot: Snapshot) -> Iterator[str]:
-    ends = " or ".join(map(shown, snapshot.end))
-    if ends and snapshot.is_at_its_end:
-        yield f"it reached its end, {ends}"
-    manifest = newest_manifest(run)
-    try:
-        graph = graph_of(run.path, manifest) if manifest is not None and manifest.ended else None
-    except GraphtrainError:  # of a kind of graph that this version does not read
-        graph = None
-    told = [line for _, line in run.notices if graph is not None and line.partition(": ")[0] in graph.nodes]
-    if not snapshot.is_at_its_end:
-        early = [f"it ended before {ends}"] if ends else []
-        if early or told:
-            yield ": ".join([*early, *(shown(line, 300) for line in told[-1:])])
-    if manifest is None or graph is None or (told and not snapshot.is_at_its_end):
-        return
-    for edge in graph.edges.get(manifest.position, ()):
-        if edge.target == END:
-            expression = f', where {edge.when} = "{shown(graph.guards.get(edge.when, ""))}"' if edge.when else ""
-            yield f"by the edge {manifest.position} -> {edge}{expression}"
-
-
-def newest_manifest(run: Run) -> Manifest | None:
-    """The manifest of the newest checkpoint; None if there is none, or it cannot be read."""
-    paths = checkpoint_paths(run.path / CHECKPOINTS_FOLDER)
-    try:
-        return read_manifest(paths[-1]) if paths else None
-    except GraphtrainError:
-        return None
-
-
-def command_of(run: Run) -> list[str]:
-    """The words of the command by which a run was last started; empty if they are not known."""
-    for about in (*(start.get("about") for start in run.starts[-1:]), run.status):
-        if isinstance(about, Mapping) and isinstance(text := about.get("command"), str):
-            try:
-                return shlex.split(text)
-            except ValueError:  # not as a run writes it
-                return []
-    return []
-
-
-def script_in(command: Sequence[str]) -> str:
-    """The script that a command names; `SCRIPT` if it names none."""
-    return next((word for word in command if word.partition(":")[0].endswith(".py")), "SCRIPT")
-
-
-def _is_alive_here(status: Mapping[str, Any]) -> bool | None:
-    """True if the process that wrote the status is alive; None if it runs on another host."""
-    if status.get("host") not in (None, socket.gethostname()):
-        return None
-    process = status.get("process")
-    return isinstance(process, int) and not isinstance(process, bool) and is_alive(process)
+    """A status with the state of its run now: `interrupted` if its process, on this host, is gone."""
+    process, host = status.get("process"), status.get("host")
+    is_gone = (
+        status.get("state") in ACTIVE
+        and host in (None, socket.gethostname())
+        and not (isinstance(process, int) and not isinstance(process, bool) and is_alive(process))
+    )
+    return {**status, "state": "interrupted"} if is_gone else {**status}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming
@@ -29,7 +29,7 @@ from graphtrain.storage.named import graph_of
 _MOST_DIFFERENCES = 8  # of the graph, in one line
 
 
-def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> tuple[Renaming, Difference]:
+def graph_change(checkpoint: Checkpoint, now: EditableGraph, rename: Mapping[str, str]) -> tuple[Renaming, Difference]:
     """How the graph of a checkpoint was renamed, and how the present one differs from it under present names.
 
     Another graph is compatible if it has the position, and what is read from there on was saved; any other is refused.

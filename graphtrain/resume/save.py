@@ -271,7 +271,7 @@ class CheckpointWriter:
 
         writing = _in_background(write)
         if self._is_alone:  # several ranks learn that it is over when they synchronise
-            writing.add_done_callback(lambda _: self._requests.post("written"))
+            writing.add_done_callback(lambda _: self._requests.add("written"))
         return _Save(part, writing, policy, is_asked and bool(compiled.returning))
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:

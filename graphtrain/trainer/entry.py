@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import quoted
 from graphtrain.program import run_state
-from graphtrain.program.resources import SHARDED
+from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.generators import capture_random
-from graphtrain.state.objects import MISFITS
-from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.manifest import read_manifest
-from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import last_status
-from graphtrain.storage.weight_files import StoredTensor, stored_weights
 from graphtrain.trainer.live_run import LiveRun
-
-_OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
 
 
 def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
@@ -93,7 +83,7 @@ def go_back(run: LiveRun, node: str) -> None:
     place = session.compiled.run_clock.describe()
     run.notices(f"`{node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
     writer.returns += 1
-    is_saved = run.save(run.requests.sync_policy)
+    is_saved = run.save(SavePolicy("sync"))
     assert is_saved, "a checkpoint was made here before"
     run.announce("resumed")
 
@@ -116,7 +106,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     begins_anew = (restored.decided or begins_lineage) and not is_over
     if files is not None and (begins_anew or not is_newest):
-        run.save(run.requests.sync_policy, is_asked=begins_lineage)
+        run.save(SavePolicy("sync"), is_asked=begins_lineage)
     return is_over
 
 
@@ -188,72 +178,3 @@ def where_it_resumes(run: LiveRun) -> str:
     if not (name := run.files.resumable):
         return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
     return f"resumes from checkpoint {name}"
-
-
-# ---- weights alone
-
-
-def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], only: Sequence[str]) -> Path:
-    """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
-
-    Arguments:
-        named: as for `Trainer.load`. It must have all models that were supplied.
-        sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
-        only: as for `Trainer.load`; empty for all.
-
-    Returns:
-        The path of the checkpoint.
-
-    Raises:
-        UsageError: a model is not in the checkpoint, or has other tensors; or no name matches a pattern.
-        CheckpointError: it is damaged.
-    """
-    world, objects = run.session.world, run.session.compiled.state.objects
-    run_dir, folder = (run.files.folder, run.files.checkpoints) if run.files is not None else (None, Path())
-    path = Path(world.lead(lambda: str(checkpoint_folder(named, run_dir))))
-    if run_dir is not None and (folder / path.name).is_dir():
-        path = folder / path.name  # where this rank sees the run directory
-    sections, stored = stored_weights(path, read_manifest(path))
-    saved = {name: sections["resources"].get(name) for name in sections["modules"]}
-    states = {}
-    for name in sources:
-        if name not in objects.modules:
-            raise UsageError(f"there is no model `{name}`", suggestion(name, objects.modules))
-    for name, module in objects.modules.items():
-        source = sources.get(name, name)
-        state = saved.get(source)
-        if state is None:
-            if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
-                continue  # it is part of another resource
-            raise UsageError(f"`{path}` has no model `{source}`", suggestion(source, saved))
-        tensors = {key: tensor for key, value in state.items() if (tensor := stored(value)) is not None}
-        states[name] = {} if only else {key: value for key, value in state.items() if key not in tensors}
-        states[name] |= read_fitting(module, tensors, only, world.rank, f"`{path}` does not match `{name}`:")
-    for name, state in states.items():
-        try:
-            objects.load(name, state, strict=False)  # strict except for the other names of tied parameters
-        except MISFITS as error:  # of a `load_state_dict` of the user's
-            raise UsageError(f"`{path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
-    return path
-
-
-def read_fitting(
-    module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, what: str
-) -> dict[str, torch.Tensor]:
-    """The weights in files that fit a module, by name; of those that are sharded in it, the parts of a rank.
-
-    Arguments:
-        only, what: as for `fitting`.
-
-    Raises:
-        UsageError: they do not fit, or a pattern matches none.
-    """
-    names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, what)
-    if hasattr(type(module), SHARDED):
-        from graphtrain.resume.sharded import read_as_sharded  # which few runs need
-
-        saved = read_as_sharded({key: stored[key] for key in names}, module, rank)
-    else:
-        saved = {key: stored[key].read() for key in names}
-    fitting(module, saved, only, what)  # with the values
-    return saved

@@ -26,7 +26,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
-from graphtrain.trainer.tracing import Explainer
+from graphtrain.trainer.tracing import Explanation
 from graphtrain.trainer.watchers import Monitors, NodesFile
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
@@ -67,6 +67,7 @@ class LiveRun:
     is_noted = False
     is_replay = False  # its save points are those of the run that it replays
     is_end_saved = True  # False between the end of the run and its checkpoint
+    explanation: Explanation | None = None  # of the last transition, if it was traced
     failure: BaseException | None = None  # by which a node failed
     reason = ""  # why it has stopped, in words: a signal, `until` or `before`
     error = ""  # the exception that has ended it, on one line
@@ -89,7 +90,7 @@ class LiveRun:
 
         self._machine = Machine(self, _STATES, initial="ready", transitions=_LIFE_CYCLE, auto_transitions=False)
         self.node_times, self.monitors = NodeTimes(), Monitors(session)
-        self.explainer, self._observer = Explainer(self.notices.once), Observer(session)
+        self._observer = Observer(session)
         self._display, self._is_shown = display, False
         self._loggers: list[RunLogger] = []
         if loggers := list(loggers):
@@ -108,12 +109,7 @@ class LiveRun:
             self.session.watch.tick()
         self.monitors.row(row)
         if self._nodes is not None:
-            self._nodes.row()
-
-    def drives(self) -> None:
-        """Note that transitions run from now on."""
-        self.explainer.last = self.failure = None
-        self.reason, self.error, self.replay = "", "", ()
+            self._nodes.write()
 
     def stop(self, number: int) -> None:
         """Request a stop at the next save point, as a signal does."""
@@ -180,17 +176,17 @@ class LiveRun:
     def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
         """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
         session = self.session
+        self.monitors.begin()
+        if self._nodes is not None:
+            self._nodes.begin(event)
         hyper_parameters = {**self.arguments, "seed": session.seed}
-        for name, fields in session.hyper_parameters.values.items():
-            hyper_parameters |= {f"{name}.{field}": value for field, value in fields.items()}
+        for of, own in session.hyper_parameters.values.items():
+            hyper_parameters |= {f"{of}.{name}": value for name, value in own.items()}
         for node in session.compiled.program.nodes:
             values = {name: value for name, value in node.parameters.items() if value is not None}
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
-        self.monitors.begin()
-        if self._nodes is not None:
-            self._nodes.begin(event)
         for logger in self._loggers:
             logger.begin(Beginning(session.compiled.graph, rows, hyper_parameters, run_dir, columns))
 
@@ -273,7 +269,7 @@ class LiveRun:
 
     def save_end(self) -> None:
         """Save the end of the run: it may continue after a failed save, but it does not end without a checkpoint."""
-        self.save(self.requests.sync_policy)
+        self.save(SavePolicy("sync"))
         if self.files is None:  # a save would have compared them
             require_equal_weights(self.session.world, self.session.resources)
         for node, retention in self.requests.retentions.items():

@@ -24,7 +24,6 @@ pytest.importorskip("starlette")
 import torch
 import uvicorn
 
-from graphtrain.command.listing import run_directories
 from graphtrain.page.server import Watched, application, listening
 
 Get = Callable[..., tuple[int, str, dict[str, str]]]
@@ -62,7 +61,7 @@ def content_in(page: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def serving(*runs: Path, folder: Path | None = None, port: int = 0) -> Iterator[tuple[int, Get]]:
     """What `graphtrain watch` serves, and how to ask for it."""
-    watched = Watched(runs=[*runs]) if folder is None else Watched(folder=folder, runs_in=run_directories)
+    watched = Watched(runs=[*runs]) if folder is None else Watched(folder=folder)
     with listening(port) as opened:
         port = opened.getsockname()[1]
         config = uvicorn.Config(application(watched), log_level="error", timeout_graceful_shutdown=1)

@@ -45,10 +45,6 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     assert told[""][1:] == ["  it failed in node `train_batch`: OSError: no data (tiny.py:7)"]
     (start,) = told["starts"]
     assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", start)
-    assert [row.split()[:2] for row in told["last rows of metrics"]] == [["step", "1"], ["step", "2"], ["step", "3"]]
-    ran, took = told["last transitions"]
-    assert re.fullmatch(r"since row 2 of metrics ran: .*log \(2\), .*step \(1\).*", ran), ran
-    assert re.fullmatch(r"since row 2 of metrics took: .*log -> decide \(2\).*", took), took
     assert told["checkpoints"][0] == "newest 000001-step-2, step 2"
     assert told["next"] == [
         "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",
@@ -65,8 +61,6 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
         "  by the edge finish -> end if finished, where finished = "
         '"(ending or next_batch.empty) and accumulate.count == 0"',
     ]
-    ran, took = told["last transitions"]
-    assert "end_epoch (1)" in ran and "finish -> end if finished (1)" in took
     assert told["starts"][1].partition("  ")[2].startswith("resumed from 000001-step-2 on ")
     assert told["reported"][-1].partition("  ")[2].startswith("resumed r: step 2, epoch 0.50, batch 2/4; repeating")
     assert told["next"] == ["nothing; a later end, such as a larger finish.after, trains it further"]

@@ -83,7 +83,7 @@ def test_it_goes_back_more_than_once_and_tells(whole: tuple[Trainer, Path, list[
     assert any("sends the run back to 00000" in line and "repeating " in line for line in whole[2])
     steps = [row["step"] for row in whole[0].metrics if "loss" in row]
     assert steps == sorted({*steps}), "no row of what was abandoned is left"
-    counts = Run(whole[1]).counts_at()
+    counts = Run(whole[1]).activity.at(-1)
     assert counts is not None and counts["runs"]["next_batch"] == whole[0].progress["next_batch"]["runs"]
     status = json.loads((whole[1] / "status.json").read_text())
     assert (status["state"], status["trained"][0]) == ("finished", whole[0].read("next_batch.batches"))

@@ -71,13 +71,10 @@ def test_counts_are_those_of_progress_at_every_row(whole: Whole) -> None:
     run = Run(run_dir)
     assert len(seen) == len(run.metrics) > 5
     for number, progress in enumerate(seen):
-        counts = run.counts_at(number)
+        counts = run.activity.at(number)
         assert counts is not None and counts["rows"] == number + 1
         outside = {path: runs for path, runs in counts["runs"].items() if "/" not in path}
         assert outside == {path: progress[path] for path in outside} and {*outside} >= {"step", "log", "validate"}
-    assert run.counts_at() == run.counts_at(-1) == run.counts_at(len(seen) - 1)
-    with pytest.raises(UsageError, match=f"has no row 99 of metrics: it has {len(seen)}"):
-        run.counts_at(99)
 
 
 def test_every_edge_has_its_count_and_counts_flow(whole: Whole) -> None:

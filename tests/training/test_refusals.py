@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from graphtrain import CheckpointError, GraphError, Loader, Run, Trainer, UsageError, fit, node, progress
+from graphtrain import CheckpointError, GraphError, Loader, Trainer, UsageError, fit, node, progress
 from tests.training.tiny import FIT, batches, tiny
 
 
@@ -305,9 +305,3 @@ def test_a_group_that_was_added_while_it_trained_is_reported_at_the_resume(tmp_p
     trainer.run(until="4 batches")
     with pytest.raises(CheckpointError, match="`optimizer` does not have the parameters of the saved run"):
         tiny(run_dir=tmp_path).run()
-
-
-def test_the_best_of_a_run_on_the_disk_is_loaded_by_a_trainer(tmp_path: Path) -> None:
-    tiny(run_dir=tmp_path).run(until="1 steps")
-    with pytest.raises(AttributeError, match=rf'`Run` has no `best`: write trainer.load\("{tmp_path}/best"\)'):
-        _ = Run(tmp_path).best  # type: ignore[attr-defined]

@@ -124,9 +124,9 @@ def test_a_run_that_ends_with_a_loss_that_is_not_finite_says_since_when(tmp_path
     graph = fit(epochs=2, log_every="1 steps")
     trainer = tiny(graph, tmp_path, training_step=faulty)
     assert trainer.run() is Outcome.FINISHED
-    assert trainer.not_finite.startswith("`loss` is not finite since step 3")
-    assert json.loads((tmp_path / "status.json").read_text())["not_finite"] == trainer.not_finite
-    assert tiny(graph).not_finite == ""
+    assert json.loads((tmp_path / "status.json").read_text())["not_finite"].startswith(
+        "`loss` is not finite since step 3"
+    )
 
 
 # ---- step functions, metrics
