@@ -30,10 +30,8 @@ if TYPE_CHECKING:
     from graphtrain.command.program import main as main
     from graphtrain.data.loader import Loader as Loader
     from graphtrain.errors import Problem as Problem
-    from graphtrain.graph import Graph as Graph
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
-    from graphtrain.graph.fit import fit as fit
     from graphtrain.names import suggestion as suggestion
     from graphtrain.nodes._optimizers import optimizers_of as optimizers_of
     from graphtrain.nodes._optimizers import parameters_of as parameters_of
@@ -56,6 +54,8 @@ if TYPE_CHECKING:
     from graphtrain.report.values import Sum as Sum
     from graphtrain.report.values import described as described
     from graphtrain.storage.named import checkpoint_folder as checkpoint_folder
+    from graphtrain.trainer.fit import fit as fit
+    from graphtrain.trainer.graph import Graph as Graph
     from graphtrain.trainer.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
@@ -63,7 +63,7 @@ _LATE = {
     "CallsTrainingStep": "graphtrain.nodes._training_step",
     "Display": "graphtrain.report.snapshot",
     "Edge": "graphtrain.graph.elements",
-    "Graph": "graphtrain.graph",
+    "Graph": "graphtrain.trainer.graph",
     "Histogram": "graphtrain.report.logger",
     "Image": "graphtrain.report.logger",
     "Loader": "graphtrain.data.loader",
@@ -82,7 +82,7 @@ _LATE = {
     "Trainer": "graphtrain.trainer.trainer",
     "checkpoint_folder": "graphtrain.storage.named",
     "described": "graphtrain.report.values",
-    "fit": "graphtrain.graph.fit",
+    "fit": "graphtrain.trainer.fit",
     "joined": "graphtrain.report.recorded",
     "loss_and_metrics": "graphtrain.nodes._training_step",
     "main": "graphtrain.command.program",

@@ -25,7 +25,6 @@ from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.state.generators import RandomAside, same_state
 
 if TYPE_CHECKING:
-    from graphtrain.nodes.next_batch import NextBatch
     from graphtrain.program.agreement import Agreement
 
 
@@ -69,7 +68,7 @@ class Reading:
     Sources are made once: one that keeps its position keeps it when the node is set up again.
 
     Arguments:
-        node: its parameters say how data is read, its progress where it is.
+        node: the `next_batch`: its parameters say how data is read, its progress where it is.
 
     Attributes:
         loaders: what is read one after the other, by name; data that is read alone has the name "".
@@ -87,7 +86,7 @@ class Reading:
     held_number: int
     length_in_turn = 0
 
-    def __init__(self, node: NextBatch) -> None:
+    def __init__(self, node: Any) -> None:
         self.node = node
         self.held = self._supplied = NOTHING
         self._written: WrittenBatches | None = None
@@ -230,7 +229,8 @@ class Reading:
 
     def consumed(self) -> int:
         """The batches that were given of what is open; of data alone, those of the epoch."""
-        return self.node.epoch_batches - self.node.pass_first
+        consumed: int = self.node.epoch_batches - self.node.pass_first
+        return consumed
 
     def close(self) -> None:
         """End what is open, and the epoch unless it reads another loader."""

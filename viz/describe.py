@@ -106,7 +106,7 @@ def describe(
         counts, position, bypassed: as in `render`. A node that is not in `counts` ran 0 times; edges may be in it too.
         folded: the paths of bodies that are drawn as one box, as are those that never ran.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> drawn = describe(Graph.load("evaluate"))
     >>> [box.title for box in drawn.nodes]
     ['begin_evaluation', 'next_batch', 'eval_batch', 'end_evaluation']

@@ -21,7 +21,7 @@ def describe_difference(difference: Difference) -> Description:
     Equal parts are grey. Added ones are green, thick, with ``+``; removed ones orange, dotted, with ``\N{MINUS SIGN}``;
     changed ones blue, double, with ``~``. Differences without a place in the picture are listed above it.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> fit = Graph.load("fit")
     >>> drawn = describe_difference(fit.diff(fit.insert("pause", "choice", after="step")))
     >>> [(arrow.key, arrow.mark) for arrow in drawn.arrows if arrow.mark]

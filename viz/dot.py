@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from graphtrain.graph.elements import kind_text, settings_of
 from graphtrain.printable import shown
 from graphtrain.viz.describe import END_MARK, START_MARK, TOOLTIP_LENGTH, Arrow, Box, Description
-from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS
+from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS, look
 
 if TYPE_CHECKING:
     from graphviz import Digraph
@@ -46,7 +46,7 @@ def to_dot(drawn: Description) -> str:
     Every element has the class of its family (and ``heat0`` to ``heat10``, ``current``), for styles. In an SVG, the
     edges have the ids ``edge1``, ``edge2``, ... in the order of the arrows.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> from graphtrain.viz.describe import describe
     >>> print(to_dot(describe(Graph.load("evaluate"))).splitlines()[0])
     digraph evaluate {
@@ -98,7 +98,7 @@ def _of_box(box: Box, touching: int) -> dict[str, str]:
         return {**SHAPES["return"], "label": f"<<i>{html.escape(box.title)}</i>>", "tooltip": escape(box.title)}
     if box.node is None:
         return {**SHAPES[box.family], **group, "tooltip": box.family}
-    fill, line = LIGHT.look(*box.classes)
+    fill, line = look(box.classes)
     mark = MARKS.get(box.classes[0])
     styles = ["filled", *(["rounded"] if box.is_body else []), *([mark.style] if mark is not None else [])]
     shape = FAMILIES[box.family][1]
@@ -137,7 +137,7 @@ def _of_arrow(arrow: Arrow, bodies: set[str]) -> dict[str, str]:
         tooltip = escape(f"{arrow.guard} = {arrow.expression}" if arrow.expression else arrow.guard)
         attributes |= {"style": "dashed", "tooltip": tooltip, "labeltooltip": tooltip}
     if (mark := MARKS.get(arrow.mark)) is not None:
-        _, colour = LIGHT.look(arrow.mark)
+        _, colour = look([arrow.mark])
         attributes |= {"color": colour, "fontcolor": colour, "penwidth": str(mark.width), "class": arrow.mark}
         if mark.style != "solid":
             attributes["style"] = mark.style

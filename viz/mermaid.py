@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 
 from graphtrain.viz.describe import Description
-from graphtrain.viz.theme import LIGHT
+from graphtrain.viz.theme import LIGHT, look
 
 
 def to_mermaid(drawn: Description) -> str:
     """The Mermaid flowchart of a graph: guarded edges dashed, nested graphs as subgraphs, one colour per family.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> from graphtrain.viz.describe import describe
     >>> print([line for line in to_mermaid(describe(Graph.load("evaluate"))).splitlines() if "last_batch" in line][0])
       n3_eval_batch -. "1 last_batch" .-> n4_end_evaluation
@@ -25,7 +25,7 @@ def to_mermaid(drawn: Description) -> str:
         line = f"-. {label} .->" if arrow.guard is not None else f"-- {label} -->" if arrow.label else "-->"
         lines.append(f"  {names[arrow.tail]} {line} {names[arrow.head]}")
         if arrow.mark:
-            lines.append(f"  linkStyle {number} stroke:{LIGHT.look(arrow.mark)[1]},stroke-width:2px")
+            lines.append(f"  linkStyle {number} stroke:{look([arrow.mark])[1]},stroke-width:2px")
     return "\n".join(lines) + "\n"
 
 
@@ -34,7 +34,7 @@ def _level(drawn: Description, names: dict[str, str], inside: str, indent: str) 
     for box in boxes:
         yield f'{indent}{names[box.key]}["{"<br/>".join(map(_escaped, [box.title or box.family, *box.lines]))}"]'
         if box.node is not None:
-            fill, line = LIGHT.look(*box.classes)
+            fill, line = look(box.classes)
             yield f"{indent}style {names[box.key]} fill:{fill},stroke:{line},color:{LIGHT.ink}"
     for body in bodies:
         yield f'{indent}subgraph {names[body.key]}["{_escaped(" · ".join([body.title, *body.lines]))}"]'

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.difference import Difference
+from graphtrain.graph.elements import GraphData
 from graphtrain.graph.graph import PICTURE_SUFFIXES
 from graphtrain.printable import shown
 from graphtrain.storage.files import write_output
@@ -38,7 +38,7 @@ class RenderError(GraphtrainError, RuntimeError):
 
 
 def render(
-    graph: Graph | Difference,
+    graph: GraphData | Difference,
     path: str | Path,
     counts: Mapping[str, int] | None = None,
     position: str | None = None,
@@ -52,6 +52,7 @@ def render(
         graph: the graph, which may have problems; or a difference, of which both graphs are drawn in one picture.
         bypassed: the paths of nodes that a run bypasses, which are drawn pale. Default: none.
 
+    >>> from graphtrain import Graph
     >>> render(Graph.load("fit"), "fit.jpeg")
     Traceback (most recent call last):
         ...
@@ -82,9 +83,10 @@ def render(
     return path
 
 
-def svg(graph: Graph | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
+def svg(graph: GraphData | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
     """The picture of a graph as an SVG element for a notebook; arguments as in `render`.
 
+    >>> from graphtrain import Graph
     >>> svg(Graph.load("evaluate")).startswith("<svg")
     True
     """
@@ -101,8 +103,8 @@ def _styled(drawn: Description) -> str:
     return element(to_dot(drawn)).replace(">", f">\n<style>\n{style()}</style>", 1)
 
 
-def _described(graph: Graph | Difference, *shown: Any) -> Description:
-    return describe(graph, *shown) if isinstance(graph, Graph) else describe_difference(graph)
+def _described(graph: GraphData | Difference, *shown: Any) -> Description:
+    return describe(graph, *shown) if isinstance(graph, GraphData) else describe_difference(graph)
 
 
 def draw(dot_text: str, format: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 # The hue, from the palette of Okabe and Ito (2008), safe for every common colour blindness; and the shape in DOT, for
@@ -50,21 +50,16 @@ class Scheme(NamedTuple):
     tint: float
     edge: float
 
-    def look(self, *classes: str) -> tuple[str, str]:
-        """The colours of the fill and of the lines of a box; later classes override earlier ones."""
-        fill = line = ""
-        for name in classes:
-            if name == "current":
-                line = self.current
-            elif name.startswith("heat"):
-                fill = mix(self.paper, self.heat, int(name[4:]) / HEAT_LEVELS)
-            elif name in ("same", "mark"):
-                fill, line = mix(self.paper, self.line, 0.06 if name == "same" else 1.0), self.line
-            else:
-                colour = MARKS[name].colour if name in MARKS else FAMILIES[name][0]
-                tint = self.tint / 2 if name == "nested" else self.tint  # the background of a body
-                fill, line = mix(self.paper, colour, tint), mix(colour, self.ink, self.edge)
-        return fill, line
+    @property
+    def looks(self) -> dict[str, tuple[str, str]]:
+        """The colours of the fill and of the lines of each class; empty where a class before it decides."""
+        hues = {name: hue for name, (hue, _) in FAMILIES.items()} | {name: mark.colour for name, mark in MARKS.items()}
+        looks = {name: (mix(self.paper, hue, self.tint), mix(hue, self.ink, self.edge)) for name, hue in hues.items()}
+        looks["nested"] = mix(self.paper, hues["nested"], self.tint / 2), looks["nested"][1]  # the background of a body
+        looks |= {"same": (mix(self.paper, self.line, 0.06), self.line), "mark": (self.line, self.line)}
+        levels = range(HEAT_LEVELS + 1)
+        looks |= {f"heat{level}": (mix(self.paper, self.heat, level / HEAT_LEVELS), "") for level in levels}
+        return {**looks, "current": ("", self.current)}
 
 
 LIGHT = Scheme("#ffffff", "#1f2328", "#57606a", "#d1006c", "#f5a04a", tint=0.24, edge=0.25)
@@ -81,31 +76,37 @@ def mix(first: str, second: str, share: float) -> str:
     return "#" + "".join(f"{round(low + (high - low) * share):02x}" for low, high in pairs)
 
 
+def look(classes: list[str]) -> tuple[str, str]:
+    """The colours of the fill and of the lines of a box in light; later classes override earlier ones."""
+    fills, lines = zip(*(_LIGHT_LOOKS[name] for name in classes), strict=True)
+    return [*filter(None, fills)][-1], [*filter(None, lines)][-1]
+
+
+_LIGHT_LOOKS = LIGHT.looks
+_RULES = """\
+text { fill: var(--ink) }
+:is(.edge, .return) text { fill: var(--line) }
+:is(path, polygon, polyline, ellipse) { stroke: var(--line) }
+:is(.node, .cluster) :is(path, polygon, ellipse):not([fill="none"]) { fill: var(--fill) }
+.graph > polygon { fill: var(--paper); stroke: none }
+.edge polygon { fill: var(--line) }
+.edge:hover path { stroke-width: 2.5 }
+""".splitlines()
+
+
 def style() -> str:
     """The CSS of a drawing, in light and in dark; the drawing has the light colours too, for viewers without styles."""
-    light, dark = (
-        "".join(f"svg.graphtrain {rule}\n" for rule in rules)
-        for rules in ((*_variables(LIGHT), *_RULES), _variables(DARK))
-    )
-    return f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
+    light = _scoped([*_variables(LIGHT), *_RULES])
+    return f"{light}@media (prefers-color-scheme: dark) {{\n{_scoped(_variables(DARK))}}}\n"
+
+
+def _scoped(rules: Iterable[str]) -> str:
+    return "".join(f"svg.graphtrain {rule}\n" for rule in rules)
 
 
 def _variables(scheme: Scheme) -> Iterator[str]:
     """What each class sets; rules that come later override earlier ones."""
     yield f"{{ --paper: {scheme.paper}; --ink: {scheme.ink}; --fill: none; --line: {scheme.line} }}"
-    for name in (*FAMILIES, *MARKS, "same", "mark", *(f"heat{level}" for level in range(HEAT_LEVELS + 1)), "current"):
-        looks = zip(("fill", "line"), scheme.look(name), strict=True)
-        yield f".{name} {{ {'; '.join(f'--{what}: {colour}' for what, colour in looks if colour)} }}"
+    for name, (fill, line) in scheme.looks.items():
+        yield f".{name} {{ {f'--fill: {fill};' if fill else ''}{f'--line: {line}' if line else ''} }}"
     yield f".cluster:is({', '.join(f'.{name}' for name in (*MARKS, 'same'))}) {{ --fill: {scheme.paper} }}"
-
-
-_RULES = (
-    "text { fill: var(--ink) }",
-    ":is(.edge, .return) text { fill: var(--line) }",
-    ":is(path, polygon, polyline, ellipse) { stroke: var(--line) }",
-    # Only what is filled is painted: the second strokes of a cylinder or a folded corner are lines with no fill.
-    ':is(.node, .cluster) :is(path, polygon, ellipse):not([fill="none"]) { fill: var(--fill) }',
-    ".graph > polygon { fill: var(--paper); stroke: none }",
-    ".edge polygon { fill: var(--line) }",
-    ".edge:hover path { stroke-width: 2.5 }",
-)

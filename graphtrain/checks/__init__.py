@@ -13,7 +13,7 @@ from graphtrain.checks.paths import check_paths
 from graphtrain.checks.saving import check_saving
 from graphtrain.checks.structure import check_start, check_structure
 from graphtrain.errors import GraphError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.read_toml import read_graph
 from graphtrain.kind.declaration import RANKS
@@ -23,7 +23,7 @@ from graphtrain.plan.slots import Slots
 
 
 def check_graph(
-    graph: Graph,
+    graph: EditableGraph,
     *,
     ranks: bool = False,
     supplied: Collection[str] | None = None,
@@ -81,7 +81,9 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
         yield from check_ranks(plan, dividing)
 
 
-def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None) -> Graph:
+def checked_graph(
+    source: EditableGraph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None
+) -> EditableGraph:
     """A graph without errors.
 
     Arguments:
@@ -91,7 +93,7 @@ def checked_graph(source: Graph | str | Path, *, ranks: bool = False, supplied: 
         GraphError: it has errors; warnings do not count.
         UsageError: there is no such graph.
     """
-    graph, unread = (source, []) if isinstance(source, Graph) else read_graph(Graph, source)
+    graph, unread = (source, []) if isinstance(source, EditableGraph) else read_graph(EditableGraph, source)
     problems = unread or check_graph(graph, ranks=ranks, supplied=supplied)
     if _has_errors(problems):
         raise GraphError(problems, f"graph `{graph.name}`")

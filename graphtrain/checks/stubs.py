@@ -58,6 +58,7 @@ class StubCells(Cells):
 
     Arguments:
         bypassed: the paths of nodes that do nothing.
+        unwritten: called with a slot that a guard reads and that nothing has written.
 
     Attributes:
         sizes: how much data there is.
@@ -68,9 +69,11 @@ class StubCells(Cells):
         window_sizes: the parameters with the size of a window, by path and name.
     """
 
-    def __init__(self, program: Program, sizes: Sizes, bypassed: Collection[str]) -> None:
+    def __init__(
+        self, program: Program, sizes: Sizes, bypassed: Collection[str], unwritten: Callable[[str], None]
+    ) -> None:
         super().__init__(program)
-        self.sizes, self._bypassed = sizes, bypassed
+        self.sizes, self._bypassed, self._unwritten = sizes, bypassed, unwritten
         self.questions, self.registers = Questions(), Registers()
         self.after_visit: dict[str, list[Callable[[], None]]] = {path: [] for path in program.plan.by_path}
         self.read_outside: set[tuple[ProgramNode, str]] = set()
@@ -82,13 +85,8 @@ class StubCells(Cells):
             if declared.counts is not None and declared.target is not None and declared.target in node.parameters
         }
         self.widest = max(filter(None, self.window_sizes.values()), default=1)
-        self._unwritten: Callable[[str], None] = lambda slot: None
         self._changed: set[tuple[str, str]] = set()
         self.read_slots: set[str] = set()
-
-    def on_unwritten(self, report: Callable[[str], None]) -> None:
-        """Call this with a slot that a guard reads and that nothing has written."""
-        self._unwritten = report
 
     # ---- fields
 

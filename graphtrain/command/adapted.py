@@ -17,8 +17,8 @@ from graphtrain.command.cli import options
 from graphtrain.command.script import Script, import_script, split_script
 from graphtrain.command.settings import setup_arguments
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.names import nearest
+from graphtrain.trainer.graph import Graph
 
 
 def adapted(named: str, data: str | None, values: Callable[[], Mapping[str, Any]]) -> Script:

@@ -11,12 +11,12 @@ from graphtrain.command.cli import command, output_option, overlay_option
 from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import renamings
-from graphtrain.graph import Graph
 from graphtrain.graph.difference import SIGNS, Change
 from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.lazy import imported
 from graphtrain.storage.named import holds_a_graph, saved_graph
+from graphtrain.trainer.graph import Graph
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 
@@ -64,7 +64,7 @@ def diff(
 def _read(source: str) -> Graph:
     """The graph of any source; checkpoints that are skipped are reported."""
     is_saved = find_graph(source) is None and holds_a_graph(Path(source))
-    return saved_graph(source, notify) if is_saved else load_graph(source)
+    return Graph.of(saved_graph(source, notify)) if is_saved else load_graph(source)
 
 
 def _where(change: Change) -> str:

@@ -22,7 +22,7 @@ from graphtrain.command.output import ignore, notify_once
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.command.script import load_graph
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph.elements import GraphData
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.plain import json_value
@@ -92,7 +92,7 @@ class Weights:
         return trainer
 
 
-def _validated_model(graph: Graph) -> str:
+def _validated_model(graph: GraphData) -> str:
     """The name of the model that a run validates and ranks checkpoints by, such as an average."""
     node = graph.nodes.get("validate")
     source = node.reads.get("model") if node is not None else None

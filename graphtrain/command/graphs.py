@@ -18,7 +18,6 @@ from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
 from graphtrain.command.settings import split_settings
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.graph import write_new
 from graphtrain.graph.hooks import hooks_of
 from graphtrain.graph.read_toml import read_graph
@@ -40,6 +39,7 @@ from graphtrain.printable import printable
 from graphtrain.report.run import Run
 from graphtrain.storage.named import graph_of, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.run_directory import STATUS_FILE
+from graphtrain.trainer.graph import Graph
 
 
 @command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
@@ -68,7 +68,7 @@ def check(
         import_script(split_script(script)[0])
     named = named_graph(graph)
     if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
-        named = saved_graph(named, notify)
+        named = Graph.of(saved_graph(named, notify))
     read, unread = (named, []) if isinstance(named, Graph) else read_graph(Graph, named)
     checked, unfitting = with_overlays(read, overlay)
     # If the text could not be read completely, checking the rest would only report consequences of that.

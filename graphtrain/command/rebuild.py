@@ -19,7 +19,6 @@ from graphtrain.command.settings import (
     with_parameters,
 )
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.registry import trains
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks
@@ -27,6 +26,7 @@ from graphtrain.resume.environment import run_environment
 from graphtrain.resume.rank_resume import processes
 from graphtrain.storage.manifest import SavedCheckpoint
 from graphtrain.storage.named import graph_of
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.trainer import Trainer
 
 # The parameter of a kind that evaluates: what the loss is a sum over.
@@ -57,7 +57,7 @@ class TrainerFactory:
         if graph is not None and trains(graph):
             raise UsageError(f"graph `{graph.title}` trains; use one that only evaluates", "leave --graph out")
         self._given, parameters = split_settings(settings)
-        self._graph = checked_graph(with_parameters(graph, parameters)) if graph is not None else None
+        self._graph = Graph.of(checked_graph(with_parameters(graph, parameters))) if graph is not None else None
         if parameters and graph is None:
             raise UsageError(
                 f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters",
@@ -80,8 +80,8 @@ class TrainerFactory:
         environment, about = manifest.environment, manifest.about
         given = {**self._saved(program.setup, about), **self._given}
         arguments = setup_arguments(program.setup, given, program.name)
-        trained = graph_of(checkpoint.path, manifest)
-        graph = checked_graph(trained) if self._graph is None else _counted_alike(self._graph, trained)
+        trained = Graph.of(graph_of(checkpoint.path, manifest))
+        graph = Graph.of(checked_graph(trained)) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):

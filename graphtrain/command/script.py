@@ -16,12 +16,12 @@ from types import ModuleType
 from typing import Any
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.read_toml import read_overlays, sound
 from graphtrain.graph.registry import find_graph
 from graphtrain.names import nearest, quoted
 from graphtrain.storage.named import holds_a_graph
+from graphtrain.trainer.graph import Graph
 
 DEFAULT = "fit"
 NAME = "graph"

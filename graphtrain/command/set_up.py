@@ -13,17 +13,17 @@ import torch
 
 from graphtrain.command.settings import RUN_ARGUMENT, arguments_in_force
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
 from graphtrain.names import plain_name, suggestion
 from graphtrain.program.whole_run import PlannedRun
 from graphtrain.ranks import current_ranks
+from graphtrain.resume.weights import read_fitting
 from graphtrain.state.generators import seed_everything
 from graphtrain.state.weights import load_weights, uncompiled
 from graphtrain.storage.manifest import MANIFEST_FILE
 from graphtrain.storage.named import checkpoint_folder, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.storage.weight_files import open_weights, weights_of_model
-from graphtrain.trainer.entry import read_fitting
+from graphtrain.trainer.graph import Graph
 
 SUFFIX = ".safetensors"  # of files of weights
 _PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}

@@ -13,12 +13,12 @@ from typing import Any
 
 from graphtrain.command.output import console, escaped, table
 from graphtrain.errors import EditError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.elements import NESTED, nodes_of
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.names import suggestion
+from graphtrain.trainer.graph import Graph
 
 # The name of the argument of `setup` that receives the run.
 RUN_ARGUMENT = "run"

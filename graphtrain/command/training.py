@@ -22,7 +22,6 @@ from graphtrain.command.set_up import SetUp, named_weights, set_up, warm_start
 from graphtrain.command.settings import renamings, setup_arguments, split_settings, with_parameters
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.lazy import imported
 from graphtrain.names import quoted
@@ -34,6 +33,7 @@ from graphtrain.program.resources import USUAL, resolve_device
 from graphtrain.ranks import current_ranks, is_one_of_several, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.numbers import count
+from graphtrain.report.values import not_finite_since
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.named import checkpoint_folder, holds_a_graph, newest_in, saved_graph
 from graphtrain.storage.rank_files import digest_of_ranks
@@ -41,6 +41,7 @@ from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun, writ
 from graphtrain.storage.run_files import Lead
 from graphtrain.trainer.breakpoints import parse_amount
 from graphtrain.trainer.debugging import error_line
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.trainer import Trainer
 
 # Runs a trainer in another way than `Trainer.run`.
@@ -141,7 +142,7 @@ class _Training:
         source = options.graph if options.graph is not None else self._program.own_graph()
         if source == SAVED:
             source = graph_to_resume(options.run_dir, resume, self._report)
-        graph = checked_graph(with_parameters(self._loaded(source), parameters))
+        graph = Graph.of(checked_graph(with_parameters(self._loaded(source), parameters)))
         if options.until is not None:
             parse_amount(options.until, graph)
         return graph
@@ -235,7 +236,7 @@ class _Training:
                 f"start another run in a new directory, with --run-dir{further if endings else ''}",
             )
         further = f"; a later {endings} trains it further" if endings else ""
-        if diverged := trainer.not_finite:  # to train it further would not help
+        if diverged := not_finite_since(trainer.metrics):  # to train it further would not help
             further = f". {diverged}" if outcome.resumable else f", and {diverged}"
         digest = digest_of_ranks(trainer.gather(trainer.digest()))
         report(f"{outcome}{further}: {run_dir}  digest {digest[:16]}")
@@ -398,8 +399,8 @@ def graph_to_resume(run_dir: Path | None, resume: str, notify: Callable[[str], N
     if resume == "never" or (resume == "auto" and run_dir is None):
         raise UsageError("--graph saved: no run is resumed", "name the directory of a run with --run-dir")
     if resume == "auto" and run_dir is not None:
-        return saved_graph(run_dir, notify)
-    return saved_graph(checkpoint_folder(resume, run_dir), notify)
+        return Graph.of(saved_graph(run_dir, notify))
+    return Graph.of(saved_graph(checkpoint_folder(resume, run_dir), notify))
 
 
 def forked_checkpoint(source: Path, run_dir: Path | None, resume: str, notify: Callable[[str], None]) -> str:

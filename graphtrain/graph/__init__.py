@@ -1,3 +1,3 @@
 """The procedure as a value: graphs, their edits and differences, their TOML."""
 
-from graphtrain.graph.graph import Graph as Graph
+from graphtrain.graph.graph import EditableGraph as EditableGraph

@@ -22,7 +22,7 @@ def plain(graph: GraphData, *, overlays: bool = False) -> dict[str, Any]:
     Raises:
         EditError: a parameter is not a plain value.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> list(plain(Graph.load("fit"))), plain(Graph.load("evaluate"))["edges"]["eval_batch"]
     (['name', 'start', 'nodes', 'guards', 'edges', 'clock'], ['end_evaluation if last_batch', 'next_batch'])
     """

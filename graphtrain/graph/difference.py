@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 from graphtrain.graph.canonical import value_text
-from graphtrain.graph.elements import Drawable, GraphData, Node, is_computed, kind_text, settings_of
+from graphtrain.graph.elements import GraphData, Node, is_computed, kind_text, settings_of
 from graphtrain.kind.parameter import show_value
 from graphtrain.printable import one_line
 
@@ -75,9 +74,8 @@ class Change:
         return f"{one_line(self.subject)} {before} -> {after}"
 
 
-@final
 @dataclass(frozen=True, repr=False)
-class Difference(Drawable):
+class Difference:
     """The differences in what two graphs do, which names and silenced checks do not change; false if there are none.
 
     Attributes:
@@ -85,7 +83,7 @@ class Difference(Drawable):
         after: the second.
         changes: every difference, the outermost graph first, in the order nodes, edges, guards, clock, the rest.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> fit = Graph.load("fit")
     >>> difference = fit.diff(fit.set("finish", after="20 epochs").insert("pause", "choice", after="step"))
     >>> print(difference)
@@ -116,10 +114,6 @@ class Difference(Drawable):
         return "\n".join(lines)
 
     __repr__ = __str__
-
-    def render(self, path: str | Path) -> Path:
-        """Draw both graphs into a file, in one picture; with the formats and errors of `Graph.render`."""
-        return self._drawn_into(path)
 
 
 # ---- comparing

@@ -394,9 +394,9 @@ def _with_settings(self: G, node: Node, settings: Mapping[str, Any], verb: str) 
     if body is not None:
         reference = str(body) if isinstance(body, str | Path) else None
         body = body if reference is None else self.load(body)
-        if not isinstance(body, type(self)):
+        if not isinstance(body, GraphData):
             raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(body)}")
-        node = changed(node, use=NESTED, kind=None, body=body, reference=reference)
+        node = changed(node, use=NESTED, kind=None, body=self.of(body), reference=reference)
     slots: dict[str, Any] = {}
     for key, annotation in (("reads", Reads), ("writes", Writes)):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -22,24 +22,6 @@ NESTED = "nested"  # the kind of every node that has a graph as its body
 # The types of `reads` and `writes` of a node, as of `Node`.
 Reads = dict[str, str | tuple[str, ...]]
 Writes = dict[str, str]
-
-
-class Drawable:
-    """What is drawn: a graph, or two of them."""
-
-    def _drawn_into(self, path: str | Path, **shown: Any) -> Path:
-        from graphtrain.viz.render import render
-
-        return render(self, path, **shown)  # type: ignore[arg-type]
-
-    def _repr_svg_(self) -> str | None:
-        """The picture that a notebook shows, problems or not; None where it cannot be drawn."""
-        try:
-            from graphtrain.viz.render import svg
-
-            return svg(self)  # type: ignore[arg-type]
-        except Exception:  # a notebook cell must never fail because of its picture
-            return None
 
 
 @dataclass(frozen=True)
@@ -185,8 +167,8 @@ class Layers:
     done: tuple[Edit, ...] = ()
 
 
-@dataclass(frozen=True, repr=False)
-class GraphData(Drawable, ABC):
+@dataclass(frozen=True, repr=False, eq=False)
+class GraphData(ABC):
     """The data of a `Graph`, which has its description and its methods; the body of a node is known as this."""
 
     name: str
@@ -209,6 +191,24 @@ class GraphData(Drawable, ABC):
         object.__setattr__(self, "guards", guards)
         for name in ("nodes", "edges", "guards", "units", "places"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __eq__(self, other: object) -> bool:
+        """By value, also between a `Graph` and a graph that has not all of its methods."""
+        if not isinstance(other, GraphData):
+            return NotImplemented
+        return all(getattr(self, part.name) == getattr(other, part.name) for part in fields(self) if part.compare)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.start, frozenset(self.nodes)))
+
+    @classmethod
+    def of(cls, graph: GraphData) -> Self:
+        """A graph as one of this class, its bodies included."""
+        if type(graph) is cls:
+            return graph
+        bodies = {name: node.body for name, node in graph.nodes.items() if node.body is not None}
+        nodes = {name: replace(graph.nodes[name], body=cls.of(body)) for name, body in bodies.items()}
+        return cls(**{**vars(graph), "nodes": {**graph.nodes, **nodes}})
 
     @classmethod
     @abstractmethod

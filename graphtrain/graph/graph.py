@@ -6,15 +6,15 @@ import datetime
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml
 from graphtrain.graph.difference import Difference, changes
-from graphtrain.graph.elements import G, GraphData, Node, Problem, Problems, kind_text, settings_of
+from graphtrain.graph.elements import G, GraphData, Node, kind_text, settings_of
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.kind.declaration import FROM
 from graphtrain.names import quoted
@@ -23,44 +23,15 @@ from graphtrain.printable import one_line
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".mmd")  # the formats of `Graph.render`
 
 
-@final
-@dataclass(frozen=True)
-class Graph(GraphData):
-    """An immutable training procedure; every edit returns a new graph. ``print(graph)`` shows it, `render` draws it.
+@dataclass(frozen=True, repr=False, eq=False)
+class EditableGraph(GraphData):
+    """A graph that is read, edited, compared and written; `Graph` has pictures, checks and saved graphs as well."""
 
-    Arguments:
-        name: its name in pictures and messages.
-        start: the node that runs first.
-        nodes: by name, in the order of the text.
-        edges: source -> its edges in order of priority: the first edge whose guard is true is taken.
-        guards: name -> expression.
-        units: the clock: unit -> the ``"node.field"`` that counts it.
-        outputs: slots that leave the graph when it is the body of a node. One followed by `?` may be absent; its
-            readers have a default.
-        optional: resources without which a node with this graph as its body is bypassed.
-        optimizer: the resource or slot bound to the slot `optimizer` of nodes here and in nested graphs that do not
-            bind it themselves. Default: that of the enclosing graph, or the resource `optimizer`.
-        allow: codes of intended problems: of warnings, and of all checks of paths (G3xx and above).
-        source: the file it was read from; edits keep it. Default: none.
-        layers: its overlays; edits keep them. Default: none.
-
-    >>> graph = Graph.load("fit").set("accumulate", every=4)
-    >>> graph, graph.nodes["accumulate"]
-    (<Graph fit: 15 nodes, start decide>, <Node accumulate: every = 4>)
-    >>> [str(edge) for edge in graph.edges["accumulate"]]
-    ['exchange if accumulation_reached', 'decide']
-    >>> graph.nodes["accumulate"].parameters["every"]
-    4
-    """
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.start, frozenset(self.nodes)))
-
-    def __deepcopy__(self, memory: object) -> Graph:
+    def __deepcopy__(self, memory: object) -> Self:
         return self  # immutable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Graph.from_json, (self.to_json(),)
+        return type(self).from_json, (self.to_json(),)
 
     # The verbs of edits, in Python and as [[edit]] in TOML alike.
     insert = edit.insert
@@ -76,34 +47,21 @@ class Graph(GraphData):
     rename = edit.rename
     clock = edit.clock
 
-    # Rooms above this one (checks, checkpoints, pictures) are imported where they are called.
-
     @classmethod
-    def load(cls, source: str | Path) -> Graph:
+    def load(cls, source: str | Path) -> Self:
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
-
-        The path of a run directory or of a checkpoint, ``RUN/best`` and ``RUN/newest`` among them, reads the graph
-        saved there; to run it, the caller has to declare its kinds.
 
         Raises:
             GraphError: the text is not a graph; `problems` has every reason. Kinds and parameters are left to `check`.
             UsageError: there is no such graph or file.
-            CheckpointError: the checkpoint is damaged.
-
-        >>> Graph.load("fit").start
-        'decide'
         """
-        if isinstance(source, str | Path) and Path(source).suffix != ".toml" and find_graph(str(source)) is None:
-            from graphtrain.storage.named import holds_a_graph, saved_graph
-
-            if holds_a_graph(Path(source)):
-                return saved_graph(source)
         return read_toml.sound(*read_toml.read_graph(cls, source), f"graph `{source}`")
 
     @classmethod
-    def loads(cls, text: str, *, name: str = "text") -> Graph:
+    def loads(cls, text: str, *, name: str = "text") -> Self:
         """Read a graph from TOML text; `name` stands for the file in messages.
 
+        >>> from graphtrain import Graph
         >>> text = Graph.load("fit").to_toml()
         >>> Graph.loads(text) == Graph.load("fit")
         True
@@ -111,11 +69,11 @@ class Graph(GraphData):
         return read_toml.sound(*read_toml.read_text(cls, text, name), f"graph `{name}`")
 
     @classmethod
-    def from_json(cls, text: str) -> Graph:
+    def from_json(cls, text: str) -> Self:
         """Read a canonical JSON, or that of a checkpoint; raises a ValueError if the text is not a graph."""
         return read_toml.from_json(cls, text)
 
-    def overlay(self, *overlays: str | Path) -> Graph:
+    def overlay(self, *overlays: str | Path) -> Self:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
         They are applied in the order given. Their parameters are set as any others. An overlay applies to the outermost
@@ -125,6 +83,7 @@ class Graph(GraphData):
             UsageError: there is no such overlay.
             GraphError: it is not an overlay, it does not fit this graph, or two do not compose.
 
+        >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").overlay("ema", "carry").set("ema", decay=0.99)
         >>> [str(edge) for edge in graph.edges["step"]], graph.guards["window_cut"], graph.layers.names
         (['ema'], 'ending', ('ema', 'carry'))
@@ -149,6 +108,7 @@ class Graph(GraphData):
     def to_toml(self) -> str:
         """The text that `save` writes.
 
+        >>> from graphtrain import Graph
         >>> print(Graph.load("evaluate").to_toml().splitlines()[0])
         format = 1
         """
@@ -157,71 +117,31 @@ class Graph(GraphData):
     to_json = canonical.to_json
     structural_hash = property(canonical.structural_hash)
 
-    def diff(self, other: Graph) -> Difference:
+    def diff(self, other: GraphData) -> Difference:
         """The difference between this graph and another: a value that prints, draws itself, and is false if empty.
 
         Compares nodes, edges with their order, guards, parameters and the clock, at any depth. A renamed node counts as
         one removed and one added.
 
+        >>> from graphtrain import Graph
         >>> fit = Graph.load("fit")
         >>> print(fit.diff(fit.set("finish", after="20 epochs")))
         ~ finish.after 10 epochs -> 20 epochs
         """
         return Difference(self, other, tuple(changes(self, other)))
 
-    def check(self, *, ranks: bool = False) -> list[Problem]:
-        """All problems of this graph, which a prompt shows as lines; an empty list if it has none. Imports the kinds.
-
-        Arguments:
-            ranks: True for a run of several ranks, which has further checks. Default: False, for one process.
-
-        >>> [problem.code for problem in Graph.load("fit").set("clip", max_norm="fast").check()]
-        ['G104']
-        """
-        from graphtrain.checks import check_graph
-
-        return Problems(check_graph(self, ranks=ranks))
-
-    def dry_run(self) -> Graph:
+    def dry_run(self) -> Self:
         """The graph of a dry run, which visits every reachable node so that mistakes show early.
 
         Every node that fetches batches fetches one. A trigger ``"once"`` stays; any other is due after the first batch.
         An amount that ends the run becomes one epoch, or one of another unit if the clock has no epochs.
 
+        >>> from graphtrain import Graph
         >>> fit = Graph.load("fit").dry_run()
         >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
         (<Node next_batch: limit = 1>, 1)
         """
         return _dry(self)
-
-    def render(
-        self,
-        path: str | Path,
-        *,
-        counts: Mapping[str, int] | None = None,
-        position: str | None = None,
-    ) -> Path:
-        """Draw the graph into a file, with or without problems; an existing file is overwritten.
-
-        Arguments:
-            path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
-            counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
-            position: path of the node that runs next, to be marked. Default: none.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            UsageError: an unknown suffix, or a file that cannot be written.
-            RenderError: the picture cannot be laid out here; ``.dot`` and ``.mmd`` always can.
-
-        >>> Graph.load("fit").render("fit.jpeg")
-        Traceback (most recent call last):
-            ...
-        graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
-          hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
-        """
-        return self._drawn_into(path, counts=counts, position=position)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from graphtrain.errors import EditError, UsageError
 from graphtrain.graph.elements import nodes_of
-from graphtrain.graph.graph import Graph
+from graphtrain.graph.graph import EditableGraph
 from graphtrain.names import suggestion
 
 
@@ -27,13 +27,14 @@ class Renaming:
     Raises:
         UsageError: a path names no node, or two nodes would become one.
 
+    >>> from graphtrain import Graph
     >>> fit = Graph.load("fit")
     >>> renaming = Renaming({"validate": "measure"}, fit, fit.rename("validate", "measure"))
     >>> renaming.path("validate/next_batch"), renaming.slot("validate/batch"), renaming.former("validate")
     ('measure/next_batch', 'measure/batch', None)
     """
 
-    def __init__(self, names: Mapping[str, str], former: Graph, now: Graph) -> None:
+    def __init__(self, names: Mapping[str, str], former: EditableGraph, now: EditableGraph) -> None:
         self.names = dict(names)
         self._formerly: dict[str, str] = {}
         before, after = nodes_of(former), nodes_of(now)
@@ -73,7 +74,7 @@ class Renaming:
             "slots": {self.slot(name): value for name, value in saved["slots"].items()},
         }
 
-    def graph(self, former: Graph) -> Graph:
+    def graph(self, former: EditableGraph) -> EditableGraph:
         """The former graph with present names, except nodes that were moved into or out of another node."""
         for old, new in self.names.items():
             (level, _, _), (new_level, _, new_name) = old.rpartition("/"), new.rpartition("/")

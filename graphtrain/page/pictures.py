@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphtrain.errors import GraphtrainError
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import Node, kind_text, settings_of
+from graphtrain.graph.elements import GraphData, Node, kind_text, settings_of
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.printable import shown
 from graphtrain.report.run import Run
@@ -21,7 +20,7 @@ _svg = functools.lru_cache(maxsize=32)(element)  # a page that is watched asks f
 _MOST_RUNS = 9_999  # in the pictures; a page writes the counts of a moment over them
 
 
-def content_of(graph: Graph, runs: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, Any]:
+def content_of(graph: GraphData, runs: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, Any]:
     """What a page shows of a graph: its pictures, unfolded and folded; its nodes by path, and its edges by key.
 
     Where nothing can draw, there are no pictures, and `error` says why.
@@ -31,6 +30,7 @@ def content_of(graph: Graph, runs: Mapping[str, int], taken: Mapping[str, int]) 
         runs: how often each node ran; a body that never ran is folded. Empty where that is not known.
         taken: how often each edge was taken, by its key in `graphtrain.Run.activity`.
 
+    >>> from graphtrain import Graph
     >>> content = content_of(Graph.load("evaluate"), {}, {})
     >>> [drawn["name"] for drawn in content["pictures"]], content["edges"]["eval_batch -> next_batch"]["order"]
     (['unfolded'], 2)

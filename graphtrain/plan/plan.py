@@ -144,7 +144,7 @@ class Plan:
     Attributes:
         nodes: all of them, those of a body after those of the graph around it.
 
-    >>> from graphtrain.graph import Graph
+    >>> from graphtrain import Graph
     >>> plan = Plan(Graph.load("fit"))
     >>> [ref.path for _, ref in plan.by_path["validate/eval_batch"].reads if ref.kind == "slot"]
     ['validate/batch', 'validate/split', 'validate/samples']

@@ -245,7 +245,7 @@ class Scope:
 
         Unless it is renamed, `window` is the size of the window of its optimizer, if the graph has one.
 
-        >>> from graphtrain.graph import Graph
+        >>> from graphtrain import Graph
         >>> scope = Scope(Graph.load("fit"))
         >>> [scope.named_by(scope.graph.nodes["step"], slot) for slot in ("optimizer", "model", "window")]
         ['optimizer', 'model', 'accumulate.window']

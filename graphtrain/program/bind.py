@@ -6,7 +6,7 @@ The result is data, which `program.table` compiles to calls.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
@@ -37,6 +37,7 @@ class ProgramNode:
         parameters: every parameter of the kind, of its type.
         index: its position.
         bypassed: True if it has nothing to do because an option or a resource that it needs is absent.
+        asks_for: the slots that it reads when it is set up, by the names of its kind.
         fields: the dictionary of the instance. Code that reads or counts a field at every visit uses it directly.
         arguments: the dictionary in which a visit finds its parameters: `fields`; of a function, its keywords.
     """
@@ -51,14 +52,7 @@ class ProgramNode:
     def __init__(self, plan_node: PlanNode, index: int, instance: Any) -> None:
         self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, plan_node.scope, index
         self.path, self.node, self.parameters = plan_node.path, plan_node.node, plan_node.parameters
-        self.hold(instance)
-
-    def is_set_up_with(self, name: str) -> bool:
-        """True for a node that reads a slot of this name when it is set up."""
-        return any(read.name == name for read in self.kind.setup_reads or ())
-
-    def hold(self, instance: Any) -> None:
-        """Replace the instance."""
+        self.asks_for = {read.name for read in self.kind.setup_reads or ()}
         self.instance = instance
         self.fields = self.arguments = vars(instance)
 
@@ -126,6 +120,7 @@ class Program:
     Attributes:
         scopes: every bound graph, by the prefix of its paths.
         clocks: the clock of each: the units, with what counts each.
+        drawn: the resources that nodes draw batches from.
         training: those of them that train, and whose clock counts it.
         nodes: every bound node, by position. Bypassed ones stay in the table and do nothing; nodes in their bodies are
             left out.
@@ -141,8 +136,7 @@ class Program:
     def __init__(
         self, plan: Plan, resources: Mapping[str, Any], new_instance: Callable[[PlanNode], Any] = PlanNode.new_instance
     ) -> None:
-        self.plan, self._new_instance = plan, new_instance
-        self.graph = plan.graph
+        self.plan, self.graph, self.main = plan, plan.graph, plan.main
         self.resources = dict(resources)
         self.nodes: list[ProgramNode] = []
         self.by_path: dict[str, ProgramNode] = {}
@@ -151,25 +145,27 @@ class Program:
         self.window_ranks = getattr(self.resources.get("ranks"), "world_size", 1)
         self.read_resources: set[str] = set()
         self.scopes: dict[str, Scope] = {}
-        self.main = plan.main
-        self._bind_graph(plan.main)
-        self.clocks = {scope: self._clocks(scope) for scope in self.scopes.values()}
+        self.drawn = {name for plan_node in plan.nodes if plan_node.kind.fetches for name in plan_node.data}
+        for plan_node in plan.nodes:
+            scope = plan_node.scope
+            if scope.outer is None or ((outer := self.by_path.get(scope.path[:-1])) and not outer.bypassed):
+                self.scopes[scope.path] = scope
+                node = ProgramNode(plan_node, len(self.nodes), new_instance(plan_node))
+                self.nodes.append(node)
+                self.by_path[node.path] = node
+                node.bypassed = self._has_no_work(node)
+                node.body = None if node.bypassed else plan_node.body
+        self.clocks: dict[Scope, dict[str, Clock]] = {}
+        for scope in self.scopes.values():
+            counters = {unit: counter_of(scope, unit) for unit in scope.graph.units}
+            self.clocks[scope] = {
+                unit: Clock(self.by_path[f"{scope.path}{name}"], field) for unit, (name, field) in counters.items()
+            }
         self.training = [scope for scope in self.scopes.values() if scope.counts_training]
         self.clocked = self.training[0] if self.training else self.main
         self.slots: dict[str, Any] = dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes)
 
     # ---- nodes
-
-    def _bind_graph(self, scope: Scope) -> None:
-        self.scopes[scope.path] = scope
-        for plan_node in self.plan.nodes_in(scope):
-            node = ProgramNode(plan_node, len(self.nodes), self._new_instance(plan_node))
-            self.nodes.append(node)
-            self.by_path[node.path] = node
-            node.bypassed = self._has_no_work(node)
-            if plan_node.body is not None and not node.bypassed:
-                node.body = plan_node.body
-                self._bind_graph(plan_node.body)
 
     def nodes_in(self, scope: Scope) -> list[ProgramNode]:
         """The nodes of one graph, without those of the bodies in it."""
@@ -186,18 +182,12 @@ class Program:
     def _has_no_work(self, node: ProgramNode) -> bool:
         if node.kind.is_idle(node.parameters, node.plan_node.expressions):
             return True
-        optional = resources_of(node.plan_node.optional)
-        lacking = next((name for name in optional if self.resources.get(name) is None), None)
-        if lacking is not None and lacking not in PROVIDED and node.plan_node.body is not None:
-            self.absent.append(f"no `{lacking}`, so `{node.path}` does not run")
-        return lacking is not None
+        lacking = [name for name in resources_of(node.plan_node.optional) if self.resources.get(name) is None]
+        if lacking and lacking[0] not in PROVIDED and node.plan_node.body is not None:
+            self.absent.append(f"no `{lacking[0]}`, so `{node.path}` does not run")
+        return bool(lacking)
 
     # ---- names
-
-    @functools.cached_property
-    def drawn(self) -> Collection[str]:
-        """The resources that nodes draw batches from."""
-        return {name for node in self.plan.nodes if node.kind.fetches for name in node.data}
 
     def resource(self, name: str, read: Read, reader: str) -> Any:
         """The value of a resource, or the default of the node that reads it; without either, it is missing."""
@@ -244,19 +234,16 @@ class Program:
 
     def metric_prefix(self, node: ProgramNode) -> str:
         """``"generate/"`` if several nodes of its graph use one: its name, but for one that has that of its kind."""
-        asking = [each for each in self.nodes_in(node.scope) if each.is_set_up_with("metric_prefix")]
-        is_alone = all(each is node or each.bypassed for each in asking)
+        acting = [each for each in self.nodes_in(node.scope) if each is not node and not each.bypassed]
+        is_alone = not [each for each in acting if "metric_prefix" in each.asks_for]
         return "" if is_alone or node.node.name == node.kind.name else f"{node.node.name}/"
 
     # ---- amounts and edges
 
-    def _clocks(self, scope: Scope) -> dict[str, Clock]:
-        counters = {unit: counter_of(scope, unit) for unit in scope.graph.units}
-        return {unit: Clock(self.by_path[f"{scope.path}{name}"], field) for unit, (name, field) in counters.items()}
-
     def clock(self, scope: Scope, unit: str) -> Clock | None:
         """What counts a unit of the clock of a graph, or else of the innermost enclosing graph that counts it."""
-        return next((self.clocks[each][unit] for each in scope.around[::-1] if unit in self.clocks[each]), None)
+        found = [self.clocks[each][unit] for each in scope.around if unit in self.clocks[each]]
+        return found[-1] if found else None
 
     @property
     def training_precision(self) -> str:
@@ -265,18 +252,14 @@ class Program:
         precisions = {node.parameters["precision"] for node in training if "precision" in node.parameters}
         return precisions.pop() if len(precisions) == 1 else "32-true"
 
-    def terms(self, node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
-        """The amounts of a trigger, by the clock of the graph of a node."""
-        return [(self.clocks[node.scope][term.base.unit], term) for term in trigger.terms]
-
     def limits(self, limit: Trigger) -> list[CountedTerm]:
         """The amounts at which a run stops: one for each graph that may be meant.
 
         A unit is that of the graph that trains, or else of the innermost enclosing one that counts it.
         """
         training = self.training or [self.main]
-        clocks = ((self.clock(scope, term.base.unit), term) for scope in training for term in limit.terms)
-        return [*dict.fromkeys((clock, term) for clock, term in clocks if clock is not None)]
+        clocks = [(self.clock(scope, term.base.unit), term) for scope in training for term in limit.terms]
+        return [*dict.fromkeys([(clock, term) for clock, term in clocks if clock is not None])]
 
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
@@ -284,13 +267,9 @@ class Program:
 
     # ---- reports
 
-    def problems(self, new: Collection[str]) -> list[Problem]:
-        """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled.
-
-        Arguments:
-            new: the names of the resources that are new, which may be misspelt.
-        """
-        problems, unread = [], self._unread()
+    def problems(self) -> list[Problem]:
+        """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled."""
+        problems, unread = [], self.unread()
         for name, paths in sorted(self.missing.items()):
             match, readers = nearest(name, self.resources.keys() - self.read_resources), sorted(paths)
             hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
@@ -301,7 +280,7 @@ class Program:
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))
         for name, hint in unread.items():
-            if hint and name in new and self.resources[name] is not None:
+            if hint and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
 
@@ -322,7 +301,7 @@ class Program:
                     message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
                     yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
 
-    def _unread(self) -> dict[str, str]:
+    def unread(self) -> dict[str, str]:
         """The resources that no node reads, bypassed or not, and no step function; a hint for what is misspelt."""
         steps = [value for value in self.resources.values() if isinstance(value, StepCall)]
         asked = {read.name for step in steps for read in step.extra_inputs}
@@ -332,42 +311,25 @@ class Program:
         hints = {name: suggestion(name, missing) for name in others}
         return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
 
-    def unread_resources(self) -> list[str]:
-        """A line about each resource that nothing reads, and about metric objects that nothing updates."""
-        lines = [f"nothing in the graph reads `{name}`" for name in self._unread()]
-        return [*lines, *self._without_updates(self.resources.get("metric_objects") or {})]
-
-    def _without_updates(self, objects: Mapping[str, Any]) -> Iterator[str]:
-        """A line about the metric objects that no node of a graph updates, if there are any."""
-        splits = {f"{node.parameters[node.kind.records]}/" for node in self.plan.nodes if node.kind.records}
-        training = {self.metric_prefix(node) for node in self.nodes if node.is_set_up_with("metric_prefix")}
-        known = sorted({*splits, *training, *(f"epoch/{prefix}" for prefix in training)} - {""})
-        usual = (*known, "val/", "test/")  # of graphs which the same `setup` serves
-        asked = [name for name in objects if "/" in name or "" not in training]
-        unknown = [name for name in asked if not name.startswith(usual)]
-        if unknown:
-            starts = f"names begin with {quoted(known)}, or have no slash"
-            yield f"nothing updates the metric objects {quoted(unknown)}: {starts}"
-
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:
         """The nodes that fire by wall-clock time, and so at different moments in every replay."""
         acting = [node for node in self.nodes if not node.bypassed]
         return [node for node in acting if any(map(self._is_timed, self.plan.due_by(node.plan_node)))]
 
-    @property
+    @functools.cached_property
     def records_by_time(self) -> bool:
         """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
-        return any(node.kind.observer and node.kind.may_record_rows for node in self.timed_nodes)
+        return bool([node for node in self.timed_nodes if node.kind.observer and node.kind.may_record_rows])
 
     def timed(self) -> list[str]:
         """A line about what reads wall-clock time and decides about the training; none if nothing does."""
         acting = [node for node in self.nodes if not node.bypassed]
-        goes_back = any(node.is_set_up_with("history") for node in self.nodes)
+        goes_back = "history" in {name for node in self.nodes for name in node.asks_for}
         timed = [
             f"`{node.path}`"
             for node in self.timed_nodes
-            if not node.kind.observer or (goes_back and node.is_set_up_with("checkpoints"))
+            if not node.kind.observer or (goes_back and "checkpoints" in node.asks_for)
         ]
         readers = {
             f"the guard `{scope.path}{name}`": [*scope.read_in(guard)]
@@ -384,4 +346,4 @@ class Program:
         leaves = [leaf for leaf in ref.leaves() if leaf.kind == "field" and leaf.path in self.by_path]
         read = [(self.by_path[leaf.path].kind, leaf.name) for leaf in leaves]
         fields = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]
-        return not all(field.in_digest for field in fields)
+        return bool([field for field in fields if not field.in_digest])

@@ -10,7 +10,7 @@ from typing import Any, final
 from torch.optim.lr_scheduler import ExponentialLR, MultiStepLR, StepLR
 
 from graphtrain.errors import GraphError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.canonical import saved_json, structural_hash
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.plan import Plan
@@ -20,7 +20,6 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
-from graphtrain.program.resources import OF_PROGRAM
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
@@ -39,7 +38,6 @@ class CompiledGraph:
         prepared: the same after preparation, with those provided by the engine.
         requests: notified when an edge leads to the end.
         former, renaming: the graph that this one replaces, and its renamed nodes.
-        new: the names of the resources that are new. Default: all.
         made: the resources made by nodes, each with the name of its source. Default: none.
 
     Raises:
@@ -55,7 +53,7 @@ class CompiledGraph:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: EditableGraph,
         resources: Mapping[str, Any],
         prepared: Mapping[str, Any],
         requests: Requests,
@@ -63,14 +61,12 @@ class CompiledGraph:
         watch: Stopwatch,
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
-        new: Collection[str] | None = None,
         made: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
         plan = Plan(graph)
         self.program = Program(plan, prepared)
-        # Unchanged nodes keep their object: its iterator continues, nothing is fetched again. They get it before
-        # anything is compiled, since compiled code refers to it.
+        # The iterator of a node that keeps its object continues. It gets it first: compiled code refers to it.
         self.kept: set[ProgramNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
@@ -79,7 +75,7 @@ class CompiledGraph:
         visits = Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, functools.partial(requests.add, "ended"), watch)
         # From here on all reads are known, also those of users' step functions.
-        if problems := self.program.problems(resources if new is None else new):
+        if problems := self.program.problems():
             raise GraphError(problems, f"graph `{graph.name}`")
         _refuse_schedulers_of_epochs(self.program)
         self.start = self.program.start_of(self.program.main).index
@@ -96,11 +92,11 @@ class CompiledGraph:
             if "written batches" in read.holds and ref.kind == "slot"
         ]
         self._with_on_metrics = [node for node in acting if node.kind.has("on_metrics")]
-        self.returning = [node.path for node in acting if node.is_set_up_with("history")]
+        self.returning = [node.path for node in acting if "history" in node.asks_for]
         self.retentions: dict[str, Retention] = {
             node.path: node.instance.retention()
             for node in acting
-            if node.is_set_up_with("checkpoints") and callable(getattr(node.instance, "retention", None))
+            if "checkpoints" in node.asks_for and callable(getattr(node.instance, "retention", None))
         }
 
     @functools.cached_property
@@ -164,11 +160,6 @@ class CompiledGraph:
             )
         return node.index
 
-    def at_end(self) -> None:
-        """Run what nodes do at the end of the run; a second call does nothing."""
-        for act in self.compiler.at_end:
-            act()
-
     def release(self, kept: Collection[ProgramNode] = ()) -> None:
         """Let nodes release what they can start again, such as the worker processes of a loader.
 
@@ -190,13 +181,15 @@ class CompiledGraph:
         return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
-        """Set up the nodes around a position, from their progress. May draw random numbers.
+        """Set up the nodes around a position, from their progress, and go by its clock. May draw random numbers.
 
         Arguments:
             trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
         """
-        self.run_clock.go_by(trained_last, position)
-        for scope in self.program.nodes[position].scope.around:
+        program, around = self.program, self.program.nodes[position].scope.around
+        last = [scope for scope in program.training if scope.path == f"{trained_last}/"]
+        program.clocked = [program.clocked, *last, *(scope for scope in around if scope in program.training)][-1]
+        for scope in around:
             self.compiler.visits.enter(scope, reset=False, ready=self.kept)
 
 
@@ -219,21 +212,19 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:
-    """Give nodes that are unchanged from another program their object from there."""
+    """Give unchanged nodes that fetch batches their object from another program; ranks fetch rounds for its windows."""
     kept = set()
-    for node in program.nodes:
+    for node in program.nodes if program.resources.get("ranks") is None else ():
         old = former.by_path.get(renaming.former(node.path) or "")
-        if old is None or old.bypassed or node.bypassed:
+        if old is None or old.bypassed or node.bypassed or not node.kind.fetches:
             continue
         reads = node.plan_node.setup_reads
         is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
-        # An object that reads a slot or a field at any time, or calls the engine, has to do so in this program. What
-        # one process fetches does not depend on the program; several ranks fetch rounds for its windows.
-        is_alone_and_fetches = node.kind.fetches and program.resources.get("ranks") is None
         for leaf in (leaf for _, ref in reads for leaf in ref.leaves()):
-            is_same &= leaf.kind == "resource" and (leaf.name not in OF_PROGRAM or is_alone_and_fetches)
+            is_same &= leaf.kind == "resource"  # a slot would be read in the other program
             is_same &= program.resources.get(leaf.name) is former.resources.get(leaf.name)
         if is_same:
-            node.hold(old.instance)
+            node.instance = old.instance
+            node.fields = node.arguments = vars(old.instance)
             kept.add(node)
     return kept

@@ -70,7 +70,7 @@ def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, Progr
     # With several, ranks that have taken different edges could begin sums of different gradients.
     is_alone = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)] == [node]
     # A visit that inherits the set-up may use the gradients before their sums are there.
-    is_whole = {"setup", "__call__"} <= vars(type(node.instance)).keys() and node.is_set_up_with("backward")
+    is_whole = {"setup", "__call__"} <= vars(type(node.instance)).keys() and "backward" in node.asks_for
     counter, *others = program.targets(node)
     if not is_alone or not is_whole or _effects(node) != ["backward"] or others or not _is_plain(counter):
         return None

@@ -20,31 +20,13 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
-# Names of slots that the engine itself supplies: first those of which a program gives each node its own.
-OF_PROGRAM = (
-    "asks",
-    "backward",
-    "current_loader",
-    "graph_trains",
-    "history",
-    "metric_prefix",
-    "step_names",
-    "training_precision",
-    "windows",
-)
+# Names of slots that the engine itself supplies: those of the run, and those that are different for each node.
 PROVIDED = (
-    *OF_PROGRAM,
-    "checkpoints",
-    "data_state",
-    "device",
-    "notify",
-    "ranks",
-    "recorder",
-    "run_optimizers",
-    "running_seconds",
-    "saving",
+    "checkpoints", "data_state", "device", "notify", "ranks", "recorder", "run_optimizers", "running_seconds", "saving",
     "seed",
-)
+    "asks", "backward", "current_loader", "graph_trains", "history", "metric_prefix", "step_names",
+    "training_precision", "windows",
+)  # fmt: skip
 
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
@@ -265,19 +247,18 @@ def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[s
     Raises:
         UsageError: one of them cannot be copied.
     """
-    return {**resources, **{name: _copy(name, source, resources[source]) for name, source in made.items()}}
-
-
-def _copy(name: str, source: str, value: Any) -> Any:
-    try:
-        copied = copy.deepcopy(value)
-    except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
-        raise UsageError(
-            f"`{name}` is made as a copy of `{source}`, a {type(value).__name__} that cannot be copied: {error}",
-            f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
-            f"{name}.load_state_dict({source}.state_dict())",
-        ) from None
-    for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
-        parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
-        parameter.grad = None
-    return copied
+    copies: dict[str, Any] = {}
+    for name, source in made.items():
+        try:
+            copies[name] = copied = copy.deepcopy(resources[source])
+        except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
+            what = f"`{source}`, a {type(resources[source]).__name__} that cannot be copied"
+            raise UsageError(
+                f"`{name}` is made as a copy of {what}: {error}",
+                f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
+                f"{name}.load_state_dict({source}.state_dict())",
+            ) from None
+        for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
+            parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
+            parameter.grad = None
+    return {**resources, **copies}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, final
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
 from graphtrain.kind.trigger import Term, Trigger, next_multiple
 from graphtrain.language.closures import any_of
@@ -46,21 +46,17 @@ class Every:
         self._terms = [(clock, term.base) for clock, term in terms]
         self._fields, self.may_be_due = fields, may_be_due
         thresholds = [_threshold(clock, functools.partial(self._target, clock, term)) for clock, term in self._terms]
-        self.due: Due = any_of([*([lambda: not fields["runs"]] if once else []), *(due for due, _ in thresholds)])
+        self.due: Due = any_of([lambda: not fields["runs"]] * once + [due for due, _ in thresholds])
         self._aims = [aim for _, aim in thresholds]
 
     def start(self) -> None:
         """Begin or resume: units that are new here count from now."""
-        fired = self._fields["fired"]
+        self.fire(self._fields["fired"])
+
+    def fire(self, before: Mapping[str, list[int | None]] = MappingProxyType({})) -> None:
+        """Remember that the node has run, or what was remembered before."""
         # A unit that the trigger no longer names is dropped: if it returns, it counts from then.
-        self._aim({term.unit: fired.get(term.unit) or clock.reading() for clock, term in self._terms})
-
-    def fire(self) -> None:
-        """Remember that the node has run."""
-        self._aim({term.unit: clock.reading() for clock, term in self._terms})
-
-    def _aim(self, fired: dict[str, list[int | None]]) -> None:
-        self._fields["fired"] = fired
+        self._fields["fired"] = {term.unit: before.get(term.unit) or clock.reading() for clock, term in self._terms}
         for aim in self._aims:
             aim()
 
@@ -114,15 +110,16 @@ def reached(terms: Sequence[CountedTerm]) -> Due:
     return any_of([_threshold(clock, functools.partial(Fraction, term.base.amount))[0] for clock, term in terms])
 
 
-def set_triggers(
-    program: Program, terms: Callable[[ProgramNode, Trigger], Sequence[CountedTerm]] | None = None
-) -> None:
+def set_triggers(program: Program, *, counts: bool = True) -> None:
     """Give the nodes of a program their triggers.
 
     Arguments:
-        terms: for each amount of a trigger of a node, the clock that counts it. Default: those of the program.
+        counts: False makes none of them due by an amount. Default: True.
     """
-    terms = terms or program.terms
+
+    def terms(node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
+        return [(program.clocks[node.scope][term.base.unit], term) for term in trigger.terms] if counts else []
+
     for node in program.nodes:
         trigger, start = node.plan_node.trigger, node.plan_node.start
         if trigger is None or node.bypassed:
@@ -133,21 +130,6 @@ def set_triggers(
             continue
         may_be_due = reached(terms(node, start)) if start is not None else None
         node.trigger = Every(node.fields, counted, once=trigger.once, may_be_due=may_be_due)
-
-
-def start_triggers(nodes: Iterable[ProgramNode]) -> None:
-    """Begin or resume the triggers of these nodes, with their present progress.
-
-    Raises:
-        UsageError: an amount cannot be counted, such as ``"0.25 epochs"`` of data without a length.
-    """
-    for node in nodes:
-        if node.trigger is not None:
-            try:
-                node.trigger.start()
-            except UsageError as error:
-                name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
-                raise UsageError(f"{name}: {error.message}", error.hint) from None
 
 
 def _least_number(amount: int | Fraction) -> int | float:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, final
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.kind.batch_limit import most_batches
 from graphtrain.language.closures import Cell, compile_guard
 from graphtrain.language.syntax import Expression, FieldOf, Name
@@ -135,12 +135,13 @@ class PlannedRun:
         rank: the number of this process among those of the run, from 0.
         world_size: the number of processes.
 
+    >>> from graphtrain import Graph
     >>> run = PlannedRun(Graph.load("fit").set("accumulate", every=4).set("finish", after="3 epochs"))
     >>> run.steps([0] * 10), run.rank, run.world_size
     (9, 0, 1)
     """
 
-    def __init__(self, graph: Graph, device: Any = "auto") -> None:
+    def __init__(self, graph: EditableGraph, device: Any = "auto") -> None:
         self._plan, self._device = Plan(graph), device
         ranks = current_ranks()
         self.rank, self.world_size = ranks.rank, ranks.world_size

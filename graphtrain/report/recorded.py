@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Literal
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.names import suggestion
 from graphtrain.report.numbers import metric
 from graphtrain.report.snapshot import Snapshot
@@ -57,7 +57,7 @@ class Recorded(ABC):
 
     @property
     @abstractmethod
-    def graph(self) -> Graph:
+    def graph(self) -> EditableGraph:
         """The procedure."""
 
     @property

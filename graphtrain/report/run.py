@@ -14,7 +14,7 @@ from typing import Any, final
 
 from graphtrain.alive import is_alive
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.elements import END
 from graphtrain.names import in_natural_order
 from graphtrain.printable import error_lines, one_line, shown
@@ -234,7 +234,7 @@ class Run(Recorded):
         ]
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> EditableGraph:
         """The procedure, as in the newest checkpoint.
 
         Raises:

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from graphtrain.data.fingerprint import fingerprints
 from graphtrain.errors import RanksDivergedError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.program.agreement import Agreement
 from graphtrain.resume.hyper_parameters import encoded
 from graphtrain.state.content import content_hash
@@ -22,7 +22,7 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 def require_equal(
     agreement: Agreement,
-    graph: Graph,
+    graph: EditableGraph,
     resources: Mapping[str, Any],
     settings: Mapping[str, Any],
     hyper_parameters: Mapping[str, Mapping[str, Any]],

@@ -24,7 +24,6 @@ from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.rounds import slots_of_rounds
-from graphtrain.program.stateful_objects import of_rank
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.state.generators import RandomAside, capture_random, named_generators, seed_everything
@@ -142,7 +141,7 @@ def _progress(
             fields[ROUND] = 1
         if fields and IDLE in node.kind.fields:
             fields[IDLE] = False
-        for name in of_rank(node) if rank else ():
+        for name in getattr(node.kind.implementation, "of_rank", ()) if rank else ():
             fields.pop(name, None)
     return changed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming
@@ -29,7 +29,7 @@ from graphtrain.storage.named import graph_of
 _MOST_DIFFERENCES = 8  # of the graph, in one line
 
 
-def graph_change(checkpoint: Checkpoint, now: Graph, rename: Mapping[str, str]) -> tuple[Renaming, Difference]:
+def graph_change(checkpoint: Checkpoint, now: EditableGraph, rename: Mapping[str, str]) -> tuple[Renaming, Difference]:
     """How the graph of a checkpoint was renamed, and how the present one differs from it under present names.
 
     Another graph is compatible if it has the position, and what is read from there on was saved; any other is refused.
@@ -155,10 +155,8 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     if not any(parts):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]
         _expect_digest(checkpoint, run, state, is_whole=is_whole)
-    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters) & chosen
-    applied -= {each.name for each in differences}
+    run.hyper_parameters.apply(chosen, manifest.hyper_parameters)
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
-    decided += [f"{name} (taken)" for name in sorted(applied)]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
     listed = [str(change) for change in difference.changes]
     more = len(listed) - _MOST_DIFFERENCES

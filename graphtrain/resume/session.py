@@ -11,7 +11,7 @@ import torch
 from graphtrain.data.fingerprint import fingerprints
 from graphtrain.data.loader import derived_seed
 from graphtrain.data.state import DataState
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.scope import made_resources
@@ -70,7 +70,7 @@ class Session:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: EditableGraph,
         resources: Mapping[str, Any],
         ranks: Ranks,
         *,
@@ -244,7 +244,9 @@ class Session:
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
-    def rewire(self, graph: Graph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool) -> None:
+    def rewire(
+        self, graph: EditableGraph, rename: Mapping[str, str], resources: Mapping[str, Any], *, moves: bool
+    ) -> None:
         """Continue with another graph, and with additional or replaced resources; if that raises, nothing changes.
 
         Arguments:
@@ -269,7 +271,7 @@ class Session:
                 environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
             run = self.requests, self.recorder, self.watch
-            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, resources, made)
+            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, made)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from graphtrain.errors import CheckpointError, GraphtrainError, UsageError
-from graphtrain.graph import Graph
+from graphtrain.graph import EditableGraph
 from graphtrain.storage.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -158,7 +158,7 @@ def holds_a_graph(path: Path) -> bool:
     return os.path.isdir(folder) or os.path.isfile(manifest) or _named(path) is not None
 
 
-def saved_graph(path: str | Path, notify: Notify = _ignore) -> Graph:
+def saved_graph(path: str | Path, notify: Notify = _ignore) -> EditableGraph:
     """The graph of a checkpoint, or of the newest sound one in a run directory, whose files are verified.
 
     Arguments:
@@ -173,13 +173,13 @@ def saved_graph(path: str | Path, notify: Notify = _ignore) -> Graph:
     return graph_of(*(newest_in(path, SavedCheckpoint.sound, notify) if is_run else SavedCheckpoint.sound(path)))
 
 
-def graph_of(path: Path, manifest: Manifest) -> Graph:
+def graph_of(path: Path, manifest: Manifest) -> EditableGraph:
     """The graph in a manifest; `path` is that of its checkpoint, for the message.
 
     Raises:
         CheckpointError: it cannot be read.
     """
     try:
-        return Graph.from_json(manifest.graph)
+        return EditableGraph.from_json(manifest.graph)
     except (ValueError, GraphtrainError) as error:
         raise CheckpointError(f"{path}: its graph cannot be read: {error}") from None

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphtrain.errors import UsageError
-from graphtrain.graph import Graph
-from graphtrain.graph.elements import nodes_of
+from graphtrain.graph.elements import GraphData
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import Scope
@@ -24,7 +23,7 @@ from graphtrain.program.triggers import Every, reached
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A node, a condition, and the request that is made to the loop when the condition holds.
+    """A node, a condition, and the request that is added when the condition holds.
 
     Attributes:
         index: the node.
@@ -39,24 +38,6 @@ class Breakpoint:
     when: Literal["before", "after"] = "before"
     request: Request = "pause"
 
-    def around(self, transition: Transition, requests: Requests) -> Transition:
-        """The transition of the node, wrapped in the breakpoint."""
-        index, holds, request = self.index, self.holds, self.request
-
-        def stop_before() -> int:
-            if request not in requests and holds():  # one that waits for a save point is pending already
-                requests.add(request)
-                return index
-            return transition()
-
-        def stop_after() -> int:
-            position = transition()
-            if holds():
-                requests.add(request)
-            return position
-
-        return stop_before if self.when == "before" else stop_after
-
 
 def with_breakpoints(
     transitions: Sequence[Transition], breakpoints: Iterable[Breakpoint], requests: Requests
@@ -64,19 +45,35 @@ def with_breakpoints(
     """The transitions wrapped in breakpoints. Of two at one node, the last is evaluated first."""
     changed = list(transitions)
     for breakpoint in breakpoints:
-        changed[breakpoint.index] = breakpoint.around(changed[breakpoint.index], requests)
+        changed[breakpoint.index] = _stopping(changed[breakpoint.index], requests, breakpoint)
     return changed
 
 
-# ---- run(until=...)
+def _stopping(transition: Transition, requests: Requests, breakpoint: Breakpoint) -> Transition:
+    index, holds, request = breakpoint.index, breakpoint.holds, breakpoint.request
+
+    def stop_before() -> int:
+        if request not in requests and holds():  # one that waits for a save point is pending already
+            requests.add(request)
+            return index
+        return transition()
+
+    def stop_after() -> int:
+        position = transition()
+        if holds():
+            requests.add(request)
+        return position
+
+    return stop_before if breakpoint.when == "before" else stop_after
 
 
-def parse_amount(text: str, graph: Graph, option: str = "until", example: str = "'500 steps'") -> Trigger:
+def parse_amount(text: str, graph: GraphData, option: str = "until", example: str = "'500 steps'") -> Trigger:
     """Parse the amount at which a run is to stop, in a unit of the clock of the graph or of a nested one that trains.
 
     Raises:
         UsageError: the text is not an amount, or nothing counts its unit.
 
+    >>> from graphtrain import Graph
     >>> str(parse_amount("500 steps", Graph.load("fit")))
     '500 steps'
     """
@@ -87,11 +84,9 @@ def parse_amount(text: str, graph: Graph, option: str = "until", example: str = 
     if trigger.once or trigger.is_never:
         raise UsageError(f'{option}: expected an amount greater than 0, got "{text}"', f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
-    units = dict.fromkeys(unit for scope in scopes for unit in scope.graph.units)
-    known = known_units(units)
-    for term in trigger.terms:
-        if term.unit not in known:
-            raise UsageError(f'{option}: unknown unit `{term.unit}` in "{term}"', suggestion(term.unit, known))
+    known = known_units(dict.fromkeys(unit for scope in scopes for unit in scope.graph.units))
+    if unknown := next((term for term in trigger.terms if term.unit not in known), None):
+        raise UsageError(f'{option}: unknown unit `{unknown.unit}` in "{unknown}"', suggestion(unknown.unit, known))
     return trigger
 
 
@@ -101,14 +96,9 @@ def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
     So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that does
     not count batches the run stops before the node that counts the unit.
     """
-    breakpoints = []
-    for clock, term in compiled.program.limits(limit):
-        before = compiled.program.clocks[clock.node.scope].get("batches", clock)
-        breakpoints.append(Breakpoint(before.node.index, reached([(clock, term)]), request="reached"))
-    return breakpoints
-
-
-# ---- run(before=...), replay --node
+    clocks, limits = compiled.program.clocks, compiled.program.limits(limit)
+    before = [clocks[clock.node.scope].get("batches", clock).node.index for clock, _ in limits]
+    return [Breakpoint(index, reached([each]), request="reached") for index, each in zip(before, limits, strict=True)]
 
 
 def before_node(
@@ -132,14 +122,12 @@ def before_node(
     """
     running = {path: node for path, node in compiled.program.by_path.items() if not node.bypassed}
     if path not in running:
-        is_there = path in nodes_of(compiled.graph)
-        what = f"the node `{path}` never runs: it is bypassed, or inside a node that is"
-        raise UsageError(f"{option}: {what if is_there else f'there is no node `{path}`'}", suggestion(path, running))
+        what = f"{option}: no node `{path}` runs: it does not exist, or is bypassed"
+        raise UsageError(what, suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
-    fields = node.fields
 
     def holds() -> bool:
-        return not passing() and (runs is None or fields["runs"] == runs) and bool(is_due())
+        return not passing() and (runs is None or node.fields["runs"] == runs) and bool(is_due())
 
     return Breakpoint(node.index, holds, request=request)

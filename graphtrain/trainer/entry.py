@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from graphtrain.errors import CheckpointError, UsageError
-from graphtrain.names import quoted, suggestion
+from graphtrain.names import quoted
 from graphtrain.program import run_state
 from graphtrain.program.requests import SavePolicy
-from graphtrain.program.resources import SHARDED
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.generators import capture_random
-from graphtrain.state.objects import MISFITS
-from graphtrain.state.weights import fitting
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.manifest import read_manifest
-from graphtrain.storage.named import checkpoint_folder
 from graphtrain.storage.run_directory import last_status
-from graphtrain.storage.weight_files import StoredTensor, stored_weights
 from graphtrain.trainer.live_run import LiveRun
-
-_OTHER_MODEL = "build the model as in the saved run, or name a checkpoint of this run"
 
 
 def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
-    """Begin or resume a run.
-
-    Arguments:
-        holder: as for `Session.set_up`.
-
-    Raises:
-        UsageError, CheckpointError: as for `choose` and `restore`.
-    """
+    """Begin or resume a run; `holder` is as for `Session.set_up`."""
     session, files, random = run.session, run.files, capture_random()
     returning = session.compiled.returning
     if returning and files is None and not run.is_replay:
@@ -50,10 +32,8 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
     run.notices.last.clear()
     run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
-    is_over = False
-    if checkpoint is not None:
-        is_over = _resume(run, checkpoint, options, status)
-    else:
+    is_over = checkpoint is not None and _resume(run, checkpoint, options, status)
+    if checkpoint is None:
         session.begin(random)
         if files is not None:
             run.cut_back_to(None)
@@ -103,13 +83,18 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     """Resume from a checkpoint of a run that had trained as far as its status says; True if it was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     restored = restore(checkpoint, session, options)
-    is_ours = files is not None and files.owns(checkpoint)
-    run.changes = _report(run, checkpoint, restored, options, status if is_ours else None)
-    if files is not None:
-        run.cut_back_to(checkpoint)
-    is_newest = files is not None and files.is_newest(checkpoint)
+    is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
     is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.position)[1]
+    lines, run.changes = _report(run, checkpoint, restored)
+    where = checkpoint.path.name if files is None else str(files.path)
+    if options.resume not in ("auto", "never") and files is not None:
+        where += f" from {checkpoint.path.name}"
+    place, again = session.compiled.run_clock.describe(), repeated(session.trained, status) if is_ours else ""
+    ended = "the run was finished before, so nothing is run; with a later end, it is trained further" * is_over
+    run.notices("; ".join(filter(None, [f"resumed {where}: {place or f'at `{run.position}`'}", again, *lines, ended])))
+    if files is not None:
+        run.cut_back_to(checkpoint)
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
     saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
     run.writer.saved, run.writer.returns = saved if is_as_it_was else None, manifest.returns
@@ -121,14 +106,8 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     return is_over
 
 
-def _report(
-    run: LiveRun,
-    checkpoint: Checkpoint,
-    restored: Restored,
-    options: ResumeOptions,
-    status: Mapping[str, Any] | None,
-) -> tuple[str, ...]:
-    """Report how the run is resumed; what has changed, in words."""
+def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[list[str], tuple[str, ...]]:
+    """Whether a resume is exact, in words; and what has changed."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
     assert state.snapshot is not None and environment is not None, "the session is set up"
@@ -141,24 +120,12 @@ def _report(
         others = [*others, *(f"{path} as set up" for path in different)]
     else:
         lost += unexplained(different)
-    facts = [environment.compared(manifest, others, lost)]
-    if restored.sampled and not lost:
-        facts.append(restored.sampled)
-    where = checkpoint.path.name if files is None else str(files.path)
-    if options.resume not in ("auto", "never") and files is not None:
-        where += f" from {checkpoint.path.name}"
-    again = repeated(session.trained, status) if status is not None else ""
-    place = session.compiled.run_clock.describe() or f"at `{run.position}`"
-    run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    return *restored.changes, *by_a_person
+    lines = [environment.compared(manifest, others, lost), restored.sampled if not lost else ""]
+    return lines, (*restored.changes, *by_a_person)
 
 
 def note_start(run: LiveRun) -> None:
-    """Tell the files and the loggers that the run has started.
-
-    Raises:
-        UnsaveableError: something cannot be saved.
-    """
+    """Tell the files and the loggers that the run has started; first, raise for what cannot be saved."""
     files, environment, setup, checkpoint = run.files, run.session.environment, run.session.setup, run.resumed_from
     is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
     if files is not None and environment is not None:
@@ -170,91 +137,3 @@ def note_start(run: LiveRun) -> None:
     run.announce("resumed" if is_ours else "begun")
     run.write_status()
     run.is_noted = True
-
-
-def finished_before(run: LiveRun) -> str:
-    """That a run was finished before, and what to do; what has changed since then has no effect."""
-    since = f"; changed since, without effect: {', '.join(run.changes)}" if run.changes else ""
-    return (
-        f"the run {f'in `{run.files.path}` ' if run.files is not None else ''}was finished before, so nothing is run"
-        f"{since}; give another run a run_dir of its own, or train this one further with a later end, such as "
-        "fit(epochs=...)"
-    )
-
-
-def where_it_resumes(run: LiveRun) -> str:
-    """Where a run that failed inside a node will resume, in words; empty without a run directory."""
-    if run.files is None:
-        return ""
-    if not (name := run.files.resumable):
-        return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
-    return f"resumes from checkpoint {name}"
-
-
-# ---- weights alone
-
-
-def load_weights(run: LiveRun, named: str | Path, sources: Mapping[str, str], only: Sequence[str]) -> Path:
-    """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
-
-    Arguments:
-        named: as for `Trainer.load`. It must have all models that were supplied.
-        sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
-        only: as for `Trainer.load`; empty for all.
-
-    Returns:
-        The path of the checkpoint.
-
-    Raises:
-        UsageError: a model is not in the checkpoint, or has other tensors; or no name matches a pattern.
-        CheckpointError: it is damaged.
-    """
-    world, objects = run.session.world, run.session.compiled.state.objects
-    run_dir, folder = (run.files.folder, run.files.checkpoints) if run.files is not None else (None, Path())
-    path = Path(world.lead(lambda: str(checkpoint_folder(named, run_dir))))
-    if run_dir is not None and (folder / path.name).is_dir():
-        path = folder / path.name  # where this rank sees the run directory
-    sections, stored = stored_weights(path, read_manifest(path))
-    saved = {name: sections["resources"].get(name) for name in sections["modules"]}
-    states = {}
-    for name in sources:
-        if name not in objects.modules:
-            raise UsageError(f"there is no model `{name}`", suggestion(name, objects.modules))
-    for name, module in objects.modules.items():
-        source = sources.get(name, name)
-        state = saved.get(source)
-        if state is None:
-            if source == name and not isinstance(run.session.resources.get(name), torch.nn.Module):
-                continue  # it is part of another resource
-            raise UsageError(f"`{path}` has no model `{source}`", suggestion(source, saved))
-        tensors = {key: tensor for key, value in state.items() if (tensor := stored(value)) is not None}
-        states[name] = {} if only else {key: value for key, value in state.items() if key not in tensors}
-        states[name] |= read_fitting(module, tensors, only, world.rank, f"`{path}` does not match `{name}`:")
-    for name, state in states.items():
-        try:
-            objects.load(name, state, strict=False)  # strict except for the other names of tied parameters
-        except MISFITS as error:  # of a `load_state_dict` of the user's
-            raise UsageError(f"`{path}` does not match `{name}`: {error}", _OTHER_MODEL) from None
-    return path
-
-
-def read_fitting(
-    module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, what: str
-) -> dict[str, torch.Tensor]:
-    """The weights in files that fit a module, by name; of those that are sharded in it, the parts of a rank.
-
-    Arguments:
-        only, what: as for `fitting`.
-
-    Raises:
-        UsageError: they do not fit, or a pattern matches none.
-    """
-    names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, what)
-    if hasattr(type(module), SHARDED):
-        from graphtrain.resume.sharded import read_as_sharded  # which few runs need
-
-        saved = read_as_sharded({key: stored[key] for key in names}, module, rank)
-    else:
-        saved = {key: stored[key].read() for key in names}
-    fitting(module, saved, only, what)  # with the values
-    return saved

@@ -43,11 +43,7 @@ class Observer:
         """The run as it is now, in a state and at the path of a node."""
         session, run_clock = self._session, self._session.compiled.run_clock
         seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
-        done, until_done = (
-            max((shares[term] for term in terms if term in shares), default=None)
-            for terms in (run_clock.ends, self._until.terms)
-        )
-        steps, epochs, batch = (run_clock.count(unit) for unit in ("steps", "epochs", "epoch_batches"))
+        steps, epochs, batch = map(run_clock.count, ("steps", "epochs", "epoch_batches"))
         name, fetched, batches = run_clock.evaluation(session.position) or (None, None, None)
         return Snapshot(
             state=state,
@@ -57,9 +53,9 @@ class Observer:
             epoch=float(epochs) if epochs is not None else None,
             clocks=run_clock.outer_counts(),
             end=tuple(map(str, run_clock.shown_ends)),
-            done=done,
+            done=max([shares[term] for term in run_clock.ends if term in shares], default=None),
             until=tuple(map(str, self._until.terms)),
-            until_done=until_done,
+            until_done=max([shares[term] for term in self._until.terms if term in shares], default=None),
             batch=int(batch) if batch is not None else None,
             epoch_batches=run_clock.epoch_length(),
             evaluation=name,
@@ -81,7 +77,7 @@ class Observer:
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
         samples, counts = self._samples, self._session.compiled.run_clock.counts()
         before = samples[-1][1] if samples else counts
-        if counts.keys() != before.keys() or any(counts[unit] < count for unit, count in before.items()):
+        if counts.keys() != before.keys() or [unit for unit in before if counts[unit] < before[unit]]:
             samples.clear()  # another graph trains, or the same one from the start
         if not samples or spent - samples[-1][0] >= _SAMPLE_SECONDS:
             samples.append((spent, counts))

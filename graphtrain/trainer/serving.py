@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NoReturn
+from typing import Literal
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from graphtrain.errors import (
-    CheckpointError,
-    DataError,
-    GraphtrainError,
-    RanksError,
-    SaveFailedError,
-    UnknownMetricError,
-)
+from graphtrain.errors import DataError, GraphtrainError, RanksError, SaveFailedError, UnknownMetricError
 from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
@@ -29,25 +22,22 @@ Answer = Outcome | Literal["compiled"] | None
 
 
 def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
-    """Run transitions until a request stops the run.
-
-    Arguments:
-        transitions: returns the table with breakpoints; called again when the graph was compiled again.
-    """
-    run.drives()
+    """Run transitions until a request stops the run; `transitions` is called again if the graph is compiled again."""
+    run.explanation = run.failure = None
+    run.reason, run.error, run.replay = "", "", ()
     try:
         with register_optimizer_step_post_hook(note_rates):
             while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
                 pass
         return outcome
     except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
-        if isinstance(error, UnknownMetricError):  # on all ranks, which have the same rows
-            _save_before(run, error)
         run.session.world.fail(error)
         run.requests.clear()
         raise
     except BaseException as error:
         _fail(run, error)
+        frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
+        raise error.with_traceback(frames or error.__traceback__)  # noqa: B904
 
 
 def serve(run: LiveRun) -> Answer:
@@ -64,12 +54,16 @@ def serve(run: LiveRun) -> Answer:
         return run.ends(Outcome.FINISHED)
     if "recorded" in requests and session.compiled.activity(session.position) is None:  # no evaluation is under way
         requests.take("recorded")
-        run.monitors.expect()
+        try:
+            run.monitors.expect()
+        except UnknownMetricError:  # on all ranks, which have the same rows
+            run.save(SavePolicy("sync"))  # with another name the run continues from here
+            raise
     if "save" in requests and run.save(requests.policy, requests.values, is_asked=True):
         requests.discard("save")
         requests.values = {}
     if "stop" in requests:
-        run.go("ask_to_stop")
+        run.trigger("ask_to_stop")
         # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
         if "save" not in requests and run.save(SavePolicy(requests.policy.mode)):
             return run.ends(Outcome.STOPPED)
@@ -83,11 +77,7 @@ def serve(run: LiveRun) -> Answer:
 
 
 def _end(run: LiveRun) -> None:
-    """Run what nodes do at the end, and save.
-
-    Raises:
-        DataError: the graph trains, and has had no batch.
-    """
+    """Run what nodes do at the end, and save; a run that trains must have had a batch."""
     compiled = run.session.compiled
     batches = compiled.program.clock(compiled.program.main, "batches")
     if trains(compiled.graph) and batches is not None and not batches.now():
@@ -96,33 +86,20 @@ def _end(run: LiveRun) -> None:
             'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
-    compiled.at_end()
+    for act in compiled.compiler.at_end:
+        act()
     run.requests.clear()
     run.save_end()
 
 
-def _save_before(run: LiveRun, error: UnknownMetricError) -> None:
-    """Save where the run stops by an error in its graph, so that what was trained is not lost."""
-    if run.files is None or run.is_replay:
-        return
-    try:
-        if run.save(SavePolicy("sync")):
-            error.add_note("what was trained is saved: with another name the run continues from here")
-    except CheckpointError as failure:
-        error.add_note(f"what was trained is not saved: {failure.message}")
-
-
-def _fail(run: LiveRun, error: BaseException) -> NoReturn:
-    """Note that a node has raised, on all ranks and in the status; raise with a note of where."""
+def _fail(run: LiveRun, error: BaseException) -> None:
+    """Note that a node has raised, on all ranks, and where."""
     session = run.session
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    run.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
+    run.trigger("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error
     if not isinstance(error, RanksError):
         error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")
-    run.write_status("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-    frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
-    raise error.with_traceback(frames or error.__traceback__)

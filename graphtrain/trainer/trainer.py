@@ -11,7 +11,6 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
-from graphtrain.graph import Graph
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
@@ -25,14 +24,17 @@ from graphtrain.report.snapshot import Display
 from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
+from graphtrain.resume.weights import load_weights
+from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
-from graphtrain.trainer.tracing import Trace
+from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
 
 # What the first Ctrl-C prints at once, with a run directory and without.
@@ -123,7 +125,7 @@ class Trainer(RunView):
         named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "train_data": train_data}
         named |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
         resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
-        graph = checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys())
+        graph = Graph.of(checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys()))
         if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
             raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
         about = dict(about or {})
@@ -153,7 +155,8 @@ class Trainer(RunView):
 
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
-        for line in [*program.absent, *program.unread_resources(), *program.timed()]:
+        unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
+        for line in [*program.absent, *unread, *program.timed()]:
             self._run.notices.once(line)
 
     def run(
@@ -165,7 +168,7 @@ class Trainer(RunView):
         from_setup: str | Iterable[str] = (),
         from_saved: bool = False,
         rename: Mapping[str, str] | None = None,
-        trace: Trace | None = None,
+        trace: Callable[[Explanation], Any] | None = None,
     ) -> Outcome:
         """Run to the end, until an amount is reached, or to a breakpoint; call it again to continue.
 
@@ -214,13 +217,17 @@ class Trainer(RunView):
 
         def transitions() -> list[Transition]:
             compiled = run.session.compiled
+            table = compiled.compiler.transitions
             if trace is not None:
-                return with_breakpoints(run.explainer.transitions(compiled), breakpoints(), run.requests)
-            table = with_breakpoints(compiled.compiler.transitions, breakpoints(), run.requests)
-            return run.node_times.over(compiled.program.nodes, table)
+                table = [explained(compiled, index, keep) for index in range(len(table))]
+            return run.node_times.over(compiled.program.nodes, with_breakpoints(table, breakpoints(), run.requests))
+
+        def keep(explanation: Explanation) -> None:
+            run.explanation = explanation
+            assert trace is not None
+            trace(explanation)
 
         list(breakpoints())  # refused before anything is done
-        run.explainer.trace = trace
         begins = not run.has_begun
         signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
         with signals, self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
@@ -229,9 +236,6 @@ class Trainer(RunView):
             if not begins or run.resumed_from is not None:
                 stopped_at.add(run.session.position)
             if run.session.loop.ended and run.is_end_saved:
-                environment = run.session.environment
-                if begins and not (environment and "command" in environment.about):  # a command says it at the end
-                    run.notices(entry.finished_before(run))
                 return Outcome.ALREADY_FINISHED
             if run.session.loop.ended:
                 run.save_end()
@@ -299,8 +303,8 @@ class Trainer(RunView):
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
-        Nodes with the same path in both graphs keep their progress. Unchanged nodes are not set up again, so an
-        iterator that one of them holds continues.
+        Nodes with the same path in both graphs keep their progress. An unchanged node that fetches batches is not set
+        up again in one process, so an iterator that it holds continues.
 
         Arguments:
             rename: old path -> new path of renamed nodes. Default: none.
@@ -319,7 +323,7 @@ class Trainer(RunView):
         run = self._run
         run.require_idle()
         supplied = {name for name, value in {**run.session.resources, **resources}.items() if value is not None}
-        graph = checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied)
+        graph = Graph.of(checked_graph(graph, ranks=run.session.world.world_size > 1, supplied=supplied))
         run.session.rewire(graph, rename or {}, resources, moves=run.has_begun)
         run.has_changed()
         self._notify_of_graph()
@@ -346,7 +350,8 @@ class Trainer(RunView):
         """
         run = self._run
         run.require_idle()
-        path = entry.load_weights(run, checkpoint, models, (only,) if isinstance(only, str) else tuple(only))
+        patterns = (only,) if isinstance(only, str) else tuple(only)
+        path = load_weights(run.session, run.files, checkpoint, models, patterns)
         run.has_changed()
         return path
 
@@ -374,10 +379,11 @@ class Trainer(RunView):
         return self._run.files.latest.path if self._run.files.latest is not None else None
 
     def _one_transition(self) -> None:
-        run = self._run
+        run, compiled, index = self._run, self._session.compiled, self._session.loop.position
+        table = [*compiled.compiler.transitions]
+        table[index] = explained(compiled, index, lambda explanation: setattr(run, "explanation", explanation))
         run.requests.add("pause")
-        run.explainer.trace = None
-        drive(run, lambda: run.explainer.transitions(run.session.compiled))
+        drive(run, lambda: table)
 
     # ---- starting and stopping
 
@@ -386,7 +392,7 @@ class Trainer(RunView):
         """Inside this block the run is running, which is shown if there is a limit; the first time, it begins."""
         run = self._run
         run.require_idle()
-        run.go("start")
+        run.trigger("start")
         failure: BaseException | None = None
         try:
             with run.files.held() if run.files is not None else nullcontext():
@@ -406,22 +412,23 @@ class Trainer(RunView):
                         run.session.compiled.release()
         except BaseException as error:
             run.session.world.fail(error)
-            if run.is_active:  # it never began
-                run.go("halt")
+            if run.state in ACTIVE:  # it never began
+                run.trigger("halt")
             raise
 
     def _note_failure(self, error: BaseException) -> None:
         """Add where the run resumes to an error, and write both into the status."""
         run = self._run
-        if not isinstance(error, Exception):
-            return
-        run.error = error_line(error)
+        is_interrupt = not isinstance(error, Exception)
+        run.error = "" if is_interrupt else error_line(error)
         if run.state == "failed":
             # Any checkpoint under way is on the disk now.
-            if not isinstance(error, RanksError) and (note := entry.where_it_resumes(run)):
-                error.add_note(note)
-            run.replay = self.replay_options()
-            run.write_status()
+            if run.files is not None and not (is_interrupt or isinstance(error, RanksError)):
+                name, path = run.files.resumable, run.files.path
+                starts = f"no checkpoint was saved before: {path} starts from the beginning"
+                error.add_note(f"resumes from checkpoint {name}" if name else starts)
+            run.replay = () if is_interrupt else self.replay_options()
+            run.write_status("interrupted" if is_interrupt else None)
 
     def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
         run, session = self._run, self._session
@@ -434,7 +441,8 @@ class Trainer(RunView):
         if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
             entry.note_start(run)
         if loop.ended and not run.is_end_saved:
-            compiled.at_end()
+            for act in compiled.compiler.at_end:
+                act()
         if compiled.activity(loop.position) is None:
             for name in compiled.state.objects.trained_in_evaluation_mode():
                 run.notices.once(

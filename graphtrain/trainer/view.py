@@ -7,13 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import GuardError, NotFiniteError
-from graphtrain.graph import Graph
 from graphtrain.names import suggestion
 from graphtrain.program import run_state
 from graphtrain.report.recorded import Recorded, html_of
 from graphtrain.report.snapshot import Snapshot
-from graphtrain.report.values import not_finite_since
 from graphtrain.resume.session import Session
+from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
 from graphtrain.trainer.tracing import Explanation, explain_untraced
 
@@ -30,7 +29,7 @@ class RunView(Recorded):
     @property
     def graph(self) -> Graph:
         """The procedure."""
-        return self._session.compiled.graph
+        return Graph.of(self._session.compiled.graph)
 
     @property
     def position(self) -> str:
@@ -79,23 +78,13 @@ class RunView(Recorded):
         Raises:
             KeyError: there is no such node, field or slot.
         """
-        compiled, resources = self._session.compiled, self._session.resources
-        program = compiled.program
-        path, dot, field = name.partition(".")
-        if not dot:
-            if name in resources:
-                return resources[name]
-            known = [*program.slots, *resources]
-            if name not in known:
-                raise KeyError(f"there is no slot `{name}`; {suggestion(name, known)}")
-            return program.slots[name]
-        plan_node = program.plan.by_path.get(path)
-        if plan_node is None or plan_node.kind is None:
-            raise KeyError(f"there is no node `{path}`; {suggestion(path, program.plan.by_path)}")
-        known = [*plan_node.kind.parameters, *plan_node.kind.fields]
-        if field not in known:
-            raise KeyError(f"`{path}` has no field `{field}`; {suggestion(field, known)}")
-        return compiled.compiler.cells.at(path, field).read()
+        compiled, (path, dot, field) = self._session.compiled, name.partition(".")
+        plan, values = compiled.program.plan, {**compiled.program.slots, **self._session.resources}
+        kinds = {node.path: node.kind for node in plan.by_path.values() if node.kind is not None}
+        fields = [f"{path}.{field}" for path, kind in kinds.items() for field in (*kind.parameters, *kind.fields)]
+        if name not in (known := fields if dot else values):
+            raise KeyError(f"there is no `{name}`; {suggestion(name, known)}")
+        return compiled.compiler.cells.at(path, field).read() if dot else values[name]
 
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: the guards that were evaluated, and what they read then.
@@ -104,7 +93,8 @@ class RunView(Recorded):
         """
         run = self._run
         compiled, loop, has_run = run.session.compiled, run.session.loop, run.state != "ready"
-        return run.explainer.last or explain_untraced(compiled, loop, run.failure, has_run=has_run)
+        explanation = run.explanation if run.failure is None else None
+        return explanation or explain_untraced(compiled, loop, run.failure, has_run=has_run)
 
     def digest(self) -> str:
         """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
@@ -148,33 +138,24 @@ class RunView(Recorded):
         """
         return self._run.changes
 
-    @property
-    def not_finite(self) -> str:
-        """Which losses are not finite in the latest row that has them, and since which step; empty if all are."""
-        return not_finite_since(self._session.recorder.rows)
-
     def replay_options(self) -> list[str]:
         """After a failure inside a node: the options of ``graphtrain replay`` that lead to that node.
 
         Empty if there are none: without a run directory or a checkpoint, or if the newest one is of another graph.
         """
-        latest = self._run.files.latest if self._run.files is not None else None
-        if latest is None or self._run.state != "failed":
+        run, compiled = self._run, self._session.compiled
+        latest, error = run.files.latest if run.files is not None else None, run.failure
+        if latest is None or run.state != "failed":
             return []
-        compiled, error = self._session.compiled, self._run.failure
         if isinstance(error, NotFiniteError) and error.samples and "samples" in self.graph.units:
-            nodes = compiled.program.nodes
-            reader = next(node for node in nodes if node.instance is error.check)  # where batch and gradients are there
-            return ["--to", f"{error.samples} samples", "--node", reader.path]
-        if latest.manifest.graph_hash != compiled.saved_graph[1]:
+            reader = next(node for node in compiled.program.nodes if node.instance is error.check)
+            return ["--to", f"{error.samples} samples", "--node", reader.path]  # where batch and gradients are there
+        batches = compiled.program.clock(compiled.program.main, "batches")
+        if latest.manifest.graph_hash != compiled.saved_graph[1] or batches is None or not batches.now():
             return []
         node = compiled.program.nodes[self._session.position]
-        for unit in sorted(self.graph.units, key=lambda unit: unit != "batches"):
-            clock = compiled.program.clocks[compiled.program.main][unit]
-            if clock.declared.in_digest and clock.restarts is None and clock.now() >= 1:
-                runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
-                return ["--to", f"{int(clock.now())} {unit}", "--node", node.path, "--runs", str(runs)]
-        return []
+        runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
+        return ["--to", f"{batches.now()} batches", "--node", node.path, "--runs", str(runs)]
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run, as in a display and in `status.json`."""

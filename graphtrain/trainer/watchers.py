@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, final
+from collections.abc import Mapping
+from typing import final
 
 from graphtrain.errors import UnknownMetricError
 from graphtrain.names import suggestion
@@ -15,8 +14,7 @@ from graphtrain.program.table import Compiler
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_files import RunFiles
 
-# Counts are written every so many seconds; those of rows that follow fast are written together, at most this often.
-_COUNT_SECONDS, _LEAST_SECONDS = 10.0, 1.0
+_COUNT_SECONDS = 10.0  # between lines where no row of metrics is recorded
 
 
 @final
@@ -24,7 +22,7 @@ class NodesFile:
     """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: a line for each row of metrics.
 
     A line has what has changed since the one before. A header says what is counted, once for each graph and each start
-    of the run. Of lines that are written together, the last has the times.
+    of the run.
     """
 
     def __init__(self, session: Session, files: RunFiles, node_times: NodeTimes) -> None:
@@ -32,9 +30,7 @@ class NodesFile:
         self._compiler: Compiler | None = None  # whose transitions are counted
         self._nodes: Mapping[str, list[int]] = {}  # path -> the counters that add up to its runs
         self._counts: list[int] = []  # at the last line
-        self._timed: dict[str, int] = {}  # path -> runs whose times are written
-        self._lines: list[dict[str, Any]] = []  # that are not written yet
-        self._written_at = -math.inf
+        self._untimed: dict[str, int] = {}  # path -> runs whose times are not written
         files.count = self.write
 
     def begin(self, event: str) -> None:
@@ -47,50 +43,30 @@ class NodesFile:
         self._compiler = compiler = self._session.compiled.compiler
         layout, self._counts = compiler.sums(), compiler.counts.copy()
         self._nodes = layout["nodes"]
-        self._timed = {path: self._runs(path) for path in self._nodes}
+        self._untimed = dict.fromkeys(self._nodes, 0)
         self._file.append({"event": event, **self._place(), **layout})
 
     def drop(self) -> None:
         """Drop what is not written: the file is truncated. Nothing is counted until `begin`."""
-        self._compiler, self._lines = None, []
-
-    def row(self) -> None:
-        """A row of metrics is recorded."""
-        self._add_line()
-        if time.monotonic() >= self._written_at + _LEAST_SECONDS:
-            self.write()
+        self._compiler = None
 
     def write(self) -> float:
         """Write what has changed since the line before; returns the seconds until this is to be called again."""
-        self._add_line()
-        if self._lines:
-            self._lines[-1]["milliseconds"] = [*self._milliseconds()]
-            self._file.append(*self._lines)
-        self._lines, self._written_at = [], time.monotonic()
-        return _COUNT_SECONDS
-
-    def _add_line(self) -> None:
-        if self._compiler is None:
-            return
-        before, self._counts = self._counts, self._compiler.counts.copy()
-        more = [now - then for now, then in zip(self._counts, before, strict=True)]
+        counts = self._compiler.counts.copy() if self._compiler is not None else self._counts
+        more = [now - before for now, before in zip(counts, self._counts, strict=True)]
+        self._counts = counts
         if changes := [number for counter, added in enumerate(more) if added for number in (counter, added)]:
-            self._lines.append({**self._place(), "counts": changes})
+            means, milliseconds = self._node_times.means(), list[float]()
+            for number, (path, counters) in enumerate(self._nodes.items()):
+                self._untimed[path] += sum([more[counter] for counter in counters])
+                if self._untimed[path] and path in means:
+                    milliseconds += (number, round(1000 * means[path] * self._untimed[path], 3))
+                    self._untimed[path] = 0
+            self._file.append({**self._place(), "counts": changes, "milliseconds": milliseconds})
+        return _COUNT_SECONDS
 
     def _place(self) -> dict[str, float]:
         return {"time": round(time.time(), 3), "rows": len(self._session.recorder.rows)}
-
-    def _runs(self, path: str) -> int:
-        return sum(self._counts[counter] for counter in self._nodes[path])
-
-    def _milliseconds(self) -> Iterator[float]:
-        """The number of each node of which some visits were timed, and what its visits took since that was written."""
-        means = self._node_times.means()
-        for number, path in enumerate(self._nodes):
-            runs = self._runs(path)
-            if path in means and runs > self._timed[path]:
-                yield from (number, round(1000 * means[path] * (runs - self._timed[path]), 3))
-                self._timed[path] = runs
 
 
 @final
@@ -137,15 +113,8 @@ class Monitors:
             if name is None or name in recorder.latest:
                 continue
             if name.rpartition("/")[0] in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
-                recorded = recorder.metrics_in(recorder.latest)
-                hint = suggestion(name, recorded)
-                if "did you mean" not in hint:
-                    hint = f"set {node.path}.{parameter} to one of these, or let a step function return it"
-                raise UnknownMetricError(
-                    f"no row of metrics has `{name}`, which {node.path}.{parameter} names; recorded are "
-                    f"{', '.join(recorded)}",
-                    f"{hint} (--dry-run, in Python graph.dry_run(), finds this in one batch)",
-                )
+                what = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
+                raise UnknownMetricError(what, suggestion(name, recorder.metrics_in(recorder.latest)))
 
     def _may_record(self, node: ProgramNode) -> bool:
         """True for a node that records rows and has not run; no row is needed after one that ends the graph."""

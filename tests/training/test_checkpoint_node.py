@@ -192,7 +192,9 @@ def test_two_nodes_rank_by_different_metrics(graph: Callable[..., Graph], tmp_pa
 # ---- a metric that nobody records
 
 
-@pytest.mark.parametrize(("best", "hint"), [("val/los", "did you mean `val/loss`?"), ("val/f1", "to one of these")])
+@pytest.mark.parametrize(
+    ("best", "hint"), [("val/los", "did you mean `val/loss`?"), ("val/f1", "known: val/accuracy, val/loss")]
+)
 def test_a_metric_that_the_validation_does_not_give_is_an_error_there(best: str, hint: str) -> None:
     trainer = validated(ranked(best=best)).trainer()
     with pytest.raises(UsageError, match=f"no row of metrics has `{best}`") as error:

@@ -19,7 +19,6 @@ pytest.importorskip("torchmetrics")
 
 from torchmetrics import MeanMetric, MetricCollection, PearsonCorrCoef
 from torchmetrics.classification import (
-    BinaryF1Score,
     MulticlassAccuracy,
     MulticlassAUROC,
     MulticlassConfusionMatrix,
@@ -276,13 +275,6 @@ def test_a_value_or_a_name_that_no_row_can_have_is_an_error(objects: Any, return
     it = measured(objects, functools.partial(step_returning, returned), Graph.load("evaluate"))
     with pytest.raises(UsageError, match=f"(?s){message}"):
         it.trainer().run()
-
-
-def test_one_that_nothing_updates_is_reported() -> None:
-    lines: list[str] = []
-    objects = {"vall/it": BinaryF1Score(), "val/it": BinaryF1Score(), "test/it": BinaryF1Score()}
-    measured(objects, functools.partial(step_returning, classes)).trainer(lines=lines)
-    assert any("nothing updates the metric objects `vall/it`: names begin with" in line for line in lines)
 
 
 def test_one_that_is_not_of_torchmetrics_is_an_error_among_several_ranks() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphtrain.graph.graph import Graph
 from graphtrain.kind.parameter import Precision
 from graphtrain.names import FIT
+from graphtrain.trainer.graph import Graph
 
 
 def fit(
