@@ -7,7 +7,6 @@ import numbers
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from graphtrain.errors import UsageError
@@ -69,14 +68,12 @@ class Min(Reduced):
     how = "min"
 
 
-def _extreme(choose: Callable[[float, float], float]) -> Callable[[float, float], float]:
-    return lambda first, second: math.nan if math.isnan(first) or math.isnan(second) else choose(first, second)
-
-
-REDUCTIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
-    {"sum": lambda first, second: first + second, "max": _extreme(max), "min": _extreme(min)}
-)
-"""The function that reduces two values to one, by `how`."""
+# The function that reduces two values to one, by `how`.
+REDUCTIONS: Mapping[str, Callable[[float, float], float]] = {
+    "sum": lambda first, second: first + second,
+    "max": lambda first, second: math.nan if first != first or second != second else max(first, second),
+    "min": lambda first, second: math.nan if first != first or second != second else min(first, second),
+}
 
 
 def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
