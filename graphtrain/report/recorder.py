@@ -21,7 +21,6 @@ from graphtrain.report.values import (
     as_number,
     as_numbers,
     check_metric,
-    check_names,
     detached,
 )
 
@@ -246,7 +245,6 @@ class Recorder:
         """
         for name, value in values.items():
             check_metric(name, value, "a row of metrics was given")
-        check_names(values, "a row of metrics was given")
         row = self._row(values)
         step = int(row["step"])
         self.rows.append(dict(row))
