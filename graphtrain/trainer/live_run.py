@@ -136,7 +136,7 @@ class LiveRun:
         """Note that the run starts or continues; without a limit, for some transitions, which are not shown."""
         session = self.session
         self._observer.begin(limit)
-        session.watch.start(inside=session.compiled.activity(session.position))
+        session.watch.start(inside=session.compiled.activity(session.loop.position))
         self._is_shown = limit is not None
         self._draw("begin")
         session.watch.repeat([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])

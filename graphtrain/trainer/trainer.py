@@ -234,7 +234,7 @@ class Trainer(RunView):
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
             if not begins or run.resumed_from is not None:
-                stopped_at.add(run.session.position)
+                stopped_at.add(run.session.loop.position)
             if run.session.loop.ended and run.is_end_saved:
                 return Outcome.ALREADY_FINISHED
             if run.session.loop.ended:
