@@ -59,31 +59,17 @@ INSTEAD = {
     ),
 }
 
-# Why arguments may have any value, and change nothing.
-NO_EFFECT = {
-    "one process trains": (
-        *("average_tokens_across_devices", "ddp_broadcast_buffers", "ddp_bucket_cap_mb", "ddp_find_unused_parameters"),
-        *("ddp_static_graph", "ddp_timeout", "eval_use_gather_object", "local_rank", "log_level_replica"),
-        *("log_on_each_node", "save_on_each_node"),
-    ),
-    "scripts read it, and no Trainer does": ("do_eval", "do_predict", "do_train"),
-    "it is about what is shown; the display and graphtrain ls show a run": (
-        *("disable_tqdm", "log_level", "project", "run_name"),
-    ),
-    "it is about a service that report_to names, which is refused": (
-        *("trackio_bucket_id", "trackio_space_id", "trackio_static_space_id"),
-    ),
-    "it is about push_to_hub, which is refused": (
-        *("hub_always_push", "hub_private_repo", "hub_revision", "hub_strategy"),
-    ),
-    "Trainer reads it where it evaluates outside of a training": ("bf16_full_eval", "fp16_full_eval"),
-    "TrainingArguments have told torch, or are it under the name of activation_checkpointing": (
-        *("gradient_checkpointing", "gradient_checkpointing_kwargs", "tf32"),
-    ),
-    "a loss that is no number is in its row, as with False": ("logging_nan_inf_filter",),
-    "no callback is called": ("restore_callback_states_from_checkpoint",),
-}
-
+# Those that may have any value, and change nothing: they are about what is shown, several processes, a service that is
+# refused above, or what no Trainer reads while it trains.
+NO_EFFECT = frozenset(
+    """average_tokens_across_devices ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph
+    ddp_timeout eval_use_gather_object local_rank log_level_replica log_on_each_node save_on_each_node
+    do_eval do_predict do_train disable_tqdm log_level project run_name
+    trackio_bucket_id trackio_space_id trackio_static_space_id
+    hub_always_push hub_private_repo hub_revision hub_strategy bf16_full_eval fp16_full_eval
+    gradient_checkpointing gradient_checkpointing_kwargs tf32
+    logging_nan_inf_filter restore_callback_states_from_checkpoint""".split()  # noqa: SIM905
+)
 
 # The arguments that are edits of the graph, or parts of resources.
 _KNOWN = frozenset(
@@ -183,11 +169,10 @@ def refuse(args: Any) -> None:
     if not hasattr(args, "activation_checkpointing"):
         raise UsageError("these TrainingArguments are of an older transformers", "install transformers 5.20 or newer")
     instead = {name: text for text, names in INSTEAD.items() for name in names}
-    free = {name for names in NO_EFFECT.values() for name in names}
     wrong = {
         f"{field.name}={plain(getattr(args, field.name))!r}": instead.get(field.name, "its default")
         for field in dataclasses.fields(args)
-        if field.name not in _KNOWN | free
+        if field.name not in _KNOWN | NO_EFFECT
         if not _is_default(field.name, getattr(args, field.name), field.default)
     }
     if args.eval_on_start and args.eval_delay:

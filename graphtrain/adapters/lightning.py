@@ -65,15 +65,7 @@ _REFUSED = {
 }
 _ENDS = {"step_end": "do it at the end of the step", "epoch_end": "gather outputs in the step, for `on_{}_epoch_end`"}
 _OBSERVERS = (*SHOWN, "ModelCheckpoint", "LearningRateMonitor", "OnExceptionCheckpoint")
-_OF_LIGHTNING_1 = {
-    "optimizer_idx": "leave it out; several optimizers are stepped by `training_step` with automatic_optimization = "
-    "False, or by a node each in the graphs `gan` and `yielding`",
-    "hiddens": "use the graph `tbptt`, whose step function returns `hidden` and takes it with the next split",
-}
-_TOOK_THEM = (
-    *("training_step", "backward", "optimizer_step", "optimizer_zero_grad", "lr_scheduler_step"),
-    *("configure_gradient_clipping", "on_before_optimizer_step"),
-)
+_OF_LIGHTNING_1 = ("optimizer_idx", "hiddens")  # arguments of `training_step`
 
 
 def setup(
@@ -117,9 +109,12 @@ def setup(
         if value is not None and base_of(value, expected) is None:
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
             raise UsageError(f"lightning.setup takes a {expected}; got {described(value)}", hint)
-    for hook, (name, instead) in itertools.product(_TOOK_THEM, _OF_LIGHTNING_1.items()):
-        if name in inspect.signature(getattr(module, hook)).parameters:
-            raise UsageError(f"`{hook}` takes `{name}`, which Lightning 2 does not give", instead)
+    for name in _OF_LIGHTNING_1:
+        if name in inspect.signature(module.training_step).parameters:
+            instead = (
+                "leave it out; the graphs `gan`, `yielding` and `tbptt` have several optimizers, and hidden states"
+            )
+            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", instead)
     for word, (end, instead) in itertools.product(STAGES.values(), _ENDS.items()):
         if callable(getattr(module, f"{word}_{end}", None)):
             instead = instead.format(word.replace("training", "train"))
@@ -280,9 +275,6 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
         if overridden(module, name := "on_validation_model_zero_grad") or not automatic:
             graph = graph.hook("on_validation_start", nodes.model_zero_grad, name=name)
         graph = _evaluation(graph, trainer, "validate").set("validate/end_evaluation", use=nodes.end_evaluation)
-    if "on_train_batch_start" in graph.nodes:  # after everything that is on the way of a batch
-        graph = graph.guard("epoch_skipped", "on_train_batch_start.skips")
-        graph = graph.connect("on_train_batch_start", "decide", when="epoch_skipped")
     if "on_train_epoch_start" in graph.nodes:
         graph = graph.connect("on_train_epoch_start", graph.edges["finish"][0].target, when="finished")
     return graph, resources
@@ -348,8 +340,7 @@ def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stag
                 reads["epoch"] = "begin_epoch.runs"
             if name == "on_train_batch_start":
                 reads["is_last"] = "next_batch.last"
-            kind = nodes.BatchStart if name == "on_train_batch_start" else nodes.ModuleHook
-            graph = graph.hook(place, kind, name=name, hook=name, stage=stage, reads=reads)
+            graph = graph.hook(place, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=reads)
     return graph
 
 
@@ -406,8 +397,9 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
 def _evaluation(graph: Graph, trainer: ModuleTrainer, stage: str) -> Graph:
     """A graph with a node for each hook of an evaluation, or of a prediction, that is overridden."""
     start, end = f"on_{STAGES[stage]}_start", f"on_{STAGES[stage]}_epoch_end"
-    if overridden(trainer.model, name := f"on_{STAGES[stage]}_model_eval"):
-        graph = graph.hook(start, nodes.model_eval, name=name)
+    for name in (f"on_{STAGES[stage]}_model_eval", f"on_{STAGES[stage]}_model_train"):
+        if overridden(trainer.model, name):
+            raise UsageError(f"`{name}` is not called: training modes are those of `model.eval()`", f"use `{start}`")
     batches = {name: name for name in (f"on_{STAGES[stage]}_batch_start", f"on_{STAGES[stage]}_batch_end")}
     places = {start: start, f"on_{STAGES[stage]}_epoch_start": start, **batches, end: end}
     return _hooks(graph, trainer, {**places, f"on_{STAGES[stage]}_end": end}, stage)

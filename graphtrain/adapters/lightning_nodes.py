@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from graphtrain import END_EPOCH, STOP, CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress, put_back
-from graphtrain.adapters.lightning_trainer import STAGES, Logged, listed, overridden, trainer_of
+from graphtrain import STOP, CallsTrainingStep, StepFunction, Trigger, UsageError, node, progress, put_back
+from graphtrain.adapters.lightning_trainer import Logged, listed, overridden, trainer_of
 
 # ---- step functions
 
@@ -115,26 +115,11 @@ class ModuleHook(_Asks):
         elif self.hook == "teardown":
             args = [trainer.runs.value]
         with torch.set_grad_enabled(self.stage == "train"):
-            trainer.answer = trainer.call(self.hook, *args, **now)
+            answer = trainer.call(self.hook, *args, **now)
+        if self.hook == "on_train_batch_start" and answer == -1 and overridden(model, self.hook):
+            raise UsageError("`on_train_batch_start` returned -1, by which no epoch ends here", "set next_batch.limit")
         if trainer.stops():
             self._asks(STOP)
-
-
-@node(name="lightning_batch_start")
-class BatchStart(ModuleHook):
-    """Call `on_train_batch_start`; where the model's returns -1, this batch and the rest of the epoch are passed.
-
-    Guard fields:
-        skips: True if it did with this batch.
-    """
-
-    skips: bool = progress(False)
-
-    def __call__(self, model: Any, recorder: Any, epoch: int, is_last: bool, batch: Any, batch_index: int) -> None:  # type: ignore[override]
-        super().__call__(model, recorder, epoch, is_last, batch, batch_index)
-        self.skips = batch is not None and model.trainer.answer == -1 and overridden(model, self.hook)
-        if self.skips:
-            self._asks(END_EPOCH)
 
 
 @node(name="lightning_log", observer=True, synchronises=True)
@@ -179,28 +164,14 @@ class ModuleEpochEnd(_Asks):
 _SPLITS = {"val": "validate", "test": "test", "predict": "predict"}  # what an evaluation is called -> its stage
 
 
-@node(name="lightning_model_eval", effects="eval")
-def model_eval(model: Any, split: str, training_state: dict[str, Any]) -> None:
-    """Call `on_validation_model_eval` of the model, or that of another stage, in place of `eval`."""
-    for name, module in model.named_modules():
-        module.training = training_state["modes"].get(name, True)
-    trainer_of(model).stage = stage = _SPLITS[split]
-    model.trainer.call(f"on_{STAGES[stage]}_model_eval", model=model)
-
-
 @node(name="lightning_end_evaluation", writes="metrics", effects="train", synchronises=True)
 def end_evaluation(model: Any, split: str, training_state: dict[str, Any], recorder: Any) -> dict[str, float]:
     """Record what the module has logged in an evaluation, and put training modes and random numbers back."""
-    trainer, hook = trainer_of(model), f"on_{STAGES[_SPLITS[split]]}_model_train"
+    trainer = trainer_of(model)
     with torch.no_grad(), trainer.during("", model=model):
         row: dict[str, float] = trainer.end_epoch(_SPLITS[split], recorder)
     recorder.means(split).take("whole")
-    evaluating = {module: module.training for module in model.modules()}
     put_back(model, training_state)
-    if trainer.owners_of(hook):  # the modes are those that it sets
-        for module, mode in evaluating.items():
-            module.training = mode
-        trainer.call(hook, model=model)
     trainer.stage = "train"
     return row
 

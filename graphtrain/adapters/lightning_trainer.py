@@ -282,7 +282,7 @@ class ModuleTrainer:
         self.results = {stage: Logged(self) for stage in STAGES}
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
         self.logged_metrics: dict[str, Any] = {}
-        self.output = self.answer = _NOTHING  # of the step, and of the hook, that was called last
+        self.output = _NOTHING  # of the step that was called last
         self.batches = self.losses = 0  # of the epoch: those trained on, and those that had a loss
         self.recorder = self.batch = self.loader = _NOTHING  # while a step or a hook runs
         module._module_trainer = self

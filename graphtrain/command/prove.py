@@ -15,96 +15,69 @@ from graphtrain.command.options import without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
-# Options of `verify` that need another one.
-_OF_A_RUN = ("last", "processes")
-_OF_CUTS = ("graph", "overlay", "until", "seed", "device", "deterministic", "cuts_seed")
-
 
 @command(
+    "graphtrain verify train.py --until '50 batches'",
+    "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
     "graphtrain verify train.py --run-dir runs/first",
     "graphtrain verify train.py --run-dir runs/first --last 1",
     "graphtrain verify train.py --run-dir runs/first --processes 2",
-    "graphtrain verify train.py --cuts 20 --until '50 batches'",
-    "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
     "graphtrain verify --lightning train.py:Net --run-dir runs/net",
 )
 @script_argument
 @settings_argument
-@click.option("--run-dir", type=Path, help="Verify this run; it is only read.")
-@click.option("--last", type=int, metavar="N", help="With --run-dir: only the N newest spans.")
+@click.option("--run-dir", type=Path, help="Verify this run; it is only read. Default: the script is verified.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="With --run-dir: only the N newest spans.")
 @processes_option
-@click.option("--cuts", type=int, metavar="N", help="Verify the script: cut it at N random transitions.")
-@click.option("--graph", help="With --cuts, as the options below: another graph than that of the script.")
+@click.option("--cuts", type=click.IntRange(1), metavar="N", help="The number of cuts. Default: 10.")
+@click.option("--cuts-seed", type=int, help="Chooses the transitions. Default: a random number, which is printed.")
+@click.option("--graph", help="Another graph than that of the script.")
 @overlay_option
-@click.option("--until", metavar="AMOUNT", help="Where every run stops, as in '50 batches'.")
+@click.option("--until", metavar="AMOUNT", help="Where the training stops, as in '50 batches'.")
 @click.option("--seed", type=int, help="Seed of Python, NumPy and torch. Default: 0.")
 @click.option("--device", help="Where to train. Default: auto.")
 @click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels.")
-@click.option("--cuts-seed", type=int, help="Chooses the transitions. Default: a random number, which is printed.")
 @adapter_options
 def verify(
-    script: str = "",
-    settings: Sequence[str] = (),
+    script: str,
+    settings: Sequence[str],
     *,
-    run_dir: Path | None = None,
-    last: int | None = None,
-    processes: int | None = None,
-    cuts: int | None = None,
-    graph: str | None = None,
-    overlay: Sequence[str] = (),
-    until: str | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    deterministic: bool = False,
-    cuts_seed: int | None = None,
-    **adapted: Any,
+    run_dir: Path | None,
+    last: int | None,
+    processes: int | None,
+    lightning: str | None,
+    data: str | None,
+    **of_a_script: Any,
 ) -> int:
-    """Prove that resuming is exact: for a run, with --run-dir; or for a script, with --cuts.
+    """Prove that resuming is exact: for a script, or with --run-dir for a run.
 
-    With --run-dir, the run is replayed from each checkpoint to the next, and everything is compared bit by bit. The
-    cause of a difference is named: a field that was lost between saving and resuming, or the node whose computation is
-    not repeatable.
+    A script is trained once, with checkpoints at random transitions (cuts). Then the training is repeated from each
+    checkpoint to the next, in another process, and everything is compared bit by bit: the first field that differs is
+    named. A run is repeated in the same way, from each of its checkpoints to the next.
 
-    With --cuts, the script is trained once, and then again, cut at random transitions. Each cut is resumed in a new
-    process to the same end, and compared with the run that was not cut: weights, optimizers, everything else that is
-    saved, and the file of metrics. The script is trained N + 2 times.
-
-    NAME=VALUE sets an argument of setup; with --cuts also NODE.PARAM=VALUE a parameter of a node, as for run.
+    NAME=VALUE sets an argument of setup; for a script also NODE.PARAM=VALUE a parameter of a node, as for run.
 
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
-    source, settings = script_or_class(script, settings, **adapted)
-    _refuse_a_mixture(has_run=run_dir is not None, has_cuts=cuts is not None)
+    source, settings = script_or_class(script, settings, lightning=lightning, data=data)
+    others = {"last": last, "processes": processes} if run_dir is None else of_a_script
+    for name, value in others.items():
+        if value not in (None, (), False):
+            how = "without" if run_dir is None else "with"
+            raise UsageError(f"--{name.replace('_', '-')}: not {how} --run-dir", "see graphtrain verify --help")
     if run_dir is not None:
         if (code := launched(processes)) is not None:
             return code
-        from graphtrain.command.replaying import verify_spans
+        from graphtrain.command.verifying import verify_run
 
-        return verify_spans(source, run_dir, settings, last)
+        return verify_run(source, run_dir, settings, last)
     if is_one_of_several():
-        raise UsageError(
-            "verify --cuts was started as one of several processes, but it starts processes itself",
-            "start it alone; for a run of several processes, --run-dir verifies the spans",
-        )
-    from graphtrain.command.verify_cuts import verify_cuts
+        raise UsageError("verify without --run-dir starts a process itself", "start it alone")
+    from graphtrain.command.verifying import verify_script
 
-    assert cuts is not None, "one of them is given"
     # The other words are those of `graphtrain run`.
     words = without(sys.argv[2:], ["--cuts=", "--cuts-seed="])
-    return verify_cuts(words, cuts, cuts_seed)
-
-
-def _refuse_a_mixture(*, has_run: bool, has_cuts: bool) -> None:
-    """Refuse options of `verify` that exclude each other."""
-    if has_run == has_cuts:
-        raise UsageError(
-            f"verify takes either --run-dir or --cuts, got {'both' if has_run else 'neither'}",
-            "--run-dir RUN_DIR verifies a run, --cuts 20 the script, without a run",
-        )
-    mine, other, names = ("--run-dir", "--cuts", _OF_CUTS) if has_run else ("--cuts", "--run-dir", _OF_A_RUN)
-    values = click.get_current_context().params
-    if given := [f"--{name.replace('_', '-')}" for name in names if values[name] not in (None, (), False)]:
-        raise UsageError(f"{', '.join(given)}: only with {other}, not with {mine}", "see graphtrain verify --help")
+    return verify_script(source, settings, words, of_a_script["cuts"] or 10, of_a_script["cuts_seed"])
 
 
 @command(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -16,7 +16,6 @@ from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.encoding import Encoded, SavedTensor
-from graphtrain.storage.run_directory import METRICS_FILE
 
 # In this order the first difference is the likely cause, such as a lost counter, and the rest follows from it.
 _SECTIONS = (
@@ -37,87 +36,54 @@ class StateDifference:
 
 
 def first_lines(differences: Sequence[StateDifference], most: int = 8) -> Iterator[str]:
-    """Lines about the first differences, and the number of others.
-
-    The row of metrics that differs is always among them: it shows when two runs began to differ.
-    """
-    shown = [*differences[:most], *(row for row in differences[most:] if row.path.startswith(METRICS_FILE))]
-    yield from (f"  {one_line(str(difference))}" for difference in shown)
-    if (more := len(differences) - len(shown)) > 0:
+    """Lines about the first differences, and the number of others."""
+    yield from (f"  {one_line(str(difference))}" for difference in differences[:most])
+    if (more := len(differences) - most) > 0:
         yield f"  ... and {more} more"
 
 
-@dataclass
-class StateComparison:
-    """The result of a comparison.
-
-    Attributes:
-        tensors: tensors and arrays compared.
-        size: their bytes.
-    """
-
-    differences: list[StateDifference] = field(default_factory=list)
-    tensors: int = 0
-    size: int = 0
-
-    def check(self, *digests: str) -> None:
-        """Add a difference if two digests differ otherwise: they cover the order in mappings, and what is shared."""
-        if not self.differences and digests[0] != digests[1]:
-            self.differences.append(StateDifference("digest", " -> ".join(digest[:16] for digest in digests)))
-
-
-def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> StateComparison:
-    """Compare two trees of state: every tensor by its bytes, every number by its bits.
+def compare(expected: Mapping[str, Any], actual: Mapping[str, Any]) -> list[StateDifference]:
+    """How two trees of state differ: every tensor is compared by its bytes, every number by its bits.
 
     >>> run = {"progress": {"step": {"steps": 3}}, "gradients": {"model": {"weight": torch.zeros(2)}}}
     >>> replay = {"progress": {"step": {"steps": 3}}, "gradients": {"model": {"weight": torch.tensor([0.0, -0.5])}}}
-    >>> compare(run, run).differences
+    >>> compare(run, run)
     []
-    >>> print(compare(run, replay).differences[0])
+    >>> print(compare(run, replay)[0])
     gradients/model/weight: 1 of 2 elements, by at most 0.5, first at [1]: 0.0 -> -0.5
     """
-    comparison = StateComparison()
     sections = [*_SECTIONS, *(name for name in expected if name not in _SECTIONS)]
     before, now = ({name: tree[name] for name in sections if name in tree} for tree in (expected, actual))
-    _walk("", before, now, comparison)
-    return comparison
+    return [*_walk("", before, now)]
 
 
-def _walk(path: str, expected: Any, actual: Any, comparison: StateComparison) -> None:
-    prefix = f"{path}/" if path else ""
+def _walk(path: str, expected: Any, actual: Any) -> Iterator[StateDifference]:
+    prefix, how = f"{path}/" if path else "", ""
     match expected, actual:
         case Mapping(), Mapping():
             for key in dict.fromkeys([*expected, *actual]):
                 if key in expected and key in actual:
-                    _walk(f"{prefix}{key}", expected[key], actual[key], comparison)
+                    yield from _walk(f"{prefix}{key}", expected[key], actual[key])
                 else:
-                    how = "was not there" if key in actual else "is missing now"
-                    comparison.differences.append(StateDifference(f"{prefix}{key}", how))
-            return
+                    yield StateDifference(f"{prefix}{key}", "was not there" if key in actual else "is missing now")
         case Encoded(), Encoded():
-            _walk(path, expected.data, actual.data, comparison)
-            return
+            yield from _walk(path, expected.data, actual.data)
         case SavedTensor(), SavedTensor():
-            _walk(path, expected.tensor, actual.tensor, comparison)
-            return
+            yield from _walk(path, expected.tensor, actual.tensor)
         case (torch.Tensor(), torch.Tensor()) | (numpy.ndarray(), numpy.ndarray()):
-            comparison.tensors += 1
-            comparison.size += sum(int(piece.nbytes) for piece in _pieces(expected))
             how = _of_tensors(expected, actual)
         case (list() | tuple() | deque(), list() | tuple() | deque()) if _are_alike(expected, actual):
+            pairs = [*zip(expected, actual, strict=True)]
             if not all(map(is_scalar, (*expected, *actual))):
-                for index, pair in enumerate(zip(expected, actual, strict=True)):
-                    _walk(f"{prefix}{index}", *pair, comparison)
-                return
-            differing = [index for index, pair in enumerate(zip(expected, actual, strict=True)) if not is_same(*pair)]
-            how = ""
-            if differing:
-                at = differing[0]
-                how = f"{_share(len(differing), len(expected))}, first at [{at}]: {_change(expected[at], actual[at])}"
-        case _:
-            how = "" if is_same(expected, actual) else _change(expected, actual)
+                for index, pair in enumerate(pairs):
+                    yield from _walk(f"{prefix}{index}", *pair)
+            elif differing := [index for index, pair in enumerate(pairs) if not is_same(*pair)]:
+                first = differing[0]
+                how = f"{_share(len(differing), len(pairs))}, first at [{first}]: {_change(*pairs[first])}"
+        case _ if not is_same(expected, actual):
+            how = _change(expected, actual)
     if how:
-        comparison.differences.append(StateDifference(path, how))
+        yield StateDifference(path, how)
 
 
 def _are_alike(expected: Sequence[Any], actual: Sequence[Any]) -> bool:

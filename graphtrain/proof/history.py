@@ -1,9 +1,9 @@
-"""The history of a run, read from its directory: its checkpoints, and the spans between them. Nothing is written."""
+"""The spans of a run between its checkpoints, read from its directory. Nothing is written."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -22,20 +22,15 @@ class Segment:
 
     Attributes:
         start: None for the beginning of the run.
-        change: a change by the user in between, so that nothing can be compared; empty if none.
+        change: why nothing can be compared, such as a change by the user in between; empty if it can.
     """
 
     start: SavedCheckpoint | None
     goal: SavedCheckpoint
     change: str = ""
 
-    @property
-    def names(self) -> tuple[str, str]:
-        """The names of both ends."""
-        return self.start.path.name if self.start is not None else "the beginning", self.goal.path.name
-
     def __str__(self) -> str:
-        return " to ".join(self.names)
+        return f"{self.start.name if self.start is not None else 'the beginning'} to {self.goal.name}"
 
 
 @final
@@ -55,15 +50,11 @@ class RunHistory:
         # The checkpoint that each start of the run resumed from, None for the beginning; empty if it is not known.
         self._starts = [start["checkpoint"] for start in Run(run_dir).starts]
 
-    def lineage(self, spans: int | None = None) -> list[SavedCheckpoint]:
-        """The newest checkpoint and its predecessors, the oldest first.
-
-        Arguments:
-            spans: only the newest, with this many spans with batches between them. Default: all.
-        """
+    def lineage(self, most: int | None = None) -> list[SavedCheckpoint]:
+        """The newest sound checkpoint and its predecessors, the oldest first; at most `most`. Default: all."""
         newest_first: list[SavedCheckpoint] = []
         for checkpoint in lineage_in(self.path, self._notify):
-            if spans is not None and _trained_spans(newest_first) >= spans:
+            if len(newest_first) == most:
                 break
             try:
                 newest_first.append(SavedCheckpoint.sound(*checkpoint))
@@ -75,33 +66,30 @@ class RunHistory:
         """The spans between neighbouring checkpoints, the oldest first, with that from the beginning where possible.
 
         Arguments:
-            last: the number of newest ones with batches. Default: all.
+            last: the number of newest ones. Default: all.
         """
-        lineage = self.lineage(last)
-        segments = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(lineage)]
-        if not lineage or (last is not None and _trained_spans(lineage) >= last):
+        lineage = self.lineage(None if last is None else last + 1)
+        begins = bool(lineage) and not lineage[0].manifest.follows  # else those before it were deleted
+        return self.between(lineage, from_the_beginning=begins and (last is None or len(lineage) <= last))
+
+    def between(self, checkpoints: Sequence[SavedCheckpoint], *, from_the_beginning: bool = True) -> list[Segment]:
+        """The spans between these checkpoints, the oldest first."""
+        segments = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(checkpoints)]
+        if not from_the_beginning:
             return segments
-        oldest = lineage[0]
-        # The first checkpoints were deleted, not replaced.
-        if oldest.manifest.follows:
-            return segments
-        if reason := self.why_not_from_the_beginning(oldest):
-            self._notify(f"skipped the span before {oldest.path.name}: {reason}")
-            return segments
-        return [Segment(None, oldest), *segments]
+        return [Segment(None, checkpoints[0], self.why_not_from_the_beginning(checkpoints[0])), *segments]
 
     def _change(self, start: SavedCheckpoint, goal: SavedCheckpoint) -> str:
-        if reason := _why_not_by_as_many(goal):
-            return reason
-        if start.manifest.hyper_parameters != goal.manifest.hyper_parameters:
+        before, after = start.manifest, goal.manifest
+        if before.hyper_parameters != after.hyper_parameters:
             return "hyper-parameters were changed in between"
-        if start.manifest.returns != goal.manifest.returns:
+        if before.returns != after.returns:
             return "the run returned to an earlier checkpoint in between"
         # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
         # later, at a node that no checkpoint tells, is not.
-        if start.manifest.graph_hash != goal.manifest.graph_hash and start.path.name not in self._starts:
+        if before.graph_hash != after.graph_hash and start.name not in self._starts:
             return "the graph was rewired in between"
-        return ""
+        return _why_not_by_as_many(goal)
 
     def why_not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
         """Why the run cannot be replayed from its beginning; empty if it can."""
@@ -109,27 +97,14 @@ class RunHistory:
             return f"how the run started is not known, because its {STARTS_FILE} cannot be read"
         if self._starts[0] is not None:
             return f"the run started from {self._starts[0]} of another run"
-        if reason := _why_not_by_as_many(oldest):
-            return reason
         if oldest.manifest.returns:
             return "the run returned to an earlier checkpoint in it"
         if not oldest.manifest.about.get("command"):
             return "the run was not started by the command, so that the seed of its setup is not known"
-        return ""
+        return _why_not_by_as_many(oldest)
 
 
 def _why_not_by_as_many(goal: SavedCheckpoint) -> str:
     """Why the present number of processes cannot repeat the training to a checkpoint; empty if it can."""
     ranks, now = goal.manifest.ranks, current_ranks().world_size
-    return "" if ranks == now else f"it was trained by {_processes(ranks)}, whose bits {now} cannot repeat"
-
-
-def _processes(number: int) -> str:
-    return "1 process" if number == 1 else f"{number} processes (--processes {number})"
-
-
-def _trained_spans(lineage: list[SavedCheckpoint]) -> int:
-    """The number of spans between checkpoints with batches: the one at the very end of a run has none."""
-    facts = [checkpoint.manifest for checkpoint in lineage]
-    moments = [(each.step, each.epoch, each.clock_of, each.clocks) for each in facts]
-    return sum(start != goal for start, goal in itertools.pairwise(moments))
+    return "" if ranks == now else f"it was trained in another number of processes: --processes {ranks}"

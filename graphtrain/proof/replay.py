@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -15,7 +15,7 @@ from graphtrain.names import plainly_named
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
-from graphtrain.trainer.breakpoints import Breakpoint, before_node, parse_amount, with_breakpoints
+from graphtrain.trainer.breakpoints import Breakpoint, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
 
@@ -37,31 +37,13 @@ class Replay:
         self.trainer = trainer
         self._start: Path | str = start if start is not None else "auto"
 
-    def to_start(self) -> None:
-        """Run nothing: this is where the checkpoint was made."""
-        self._run_to(lambda compiled, loop: Breakpoint(loop.position, lambda: True))
+    def run_to(self, breakpoint: Callable[[CompiledGraph, Loop], Breakpoint]) -> bool:
+        """Run to a breakpoint, such as `at_start`; False if the run ends before."""
 
-    def to_amount(self, term: Term) -> bool:
-        """Run until the node that counts a unit has reached an amount; False if the run ends before."""
-        return self._run_to(lambda compiled, loop: after_amount(compiled, term))
-
-    def to_node(self, path: str, runs: int | None = None) -> bool:
-        """Run until a node is next; False if the run ends before.
-
-        Arguments:
-            runs: and has run this often, in a nested graph since that began. Default: the first time.
-
-        Raises:
-            UsageError: there is no such node.
-        """
-        return self._run_to(lambda compiled, loop: before_node(compiled, path, "--node", runs=runs))
-
-    def _run_to(self, breakpoint: Callable[[CompiledGraph, Loop], Breakpoint]) -> bool:
         def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
             self.compiled = compiled
-            breakpoints = [breakpoint(compiled, loop)]
-            transitions = with_breakpoints(compiled.compiler.transitions, breakpoints, loop.requests)
-            return _clearing_slots(compiled, transitions)
+            transitions = _clearing_slots(compiled, compiled.compiler.transitions)
+            return with_breakpoints(transitions, [breakpoint(compiled, loop)], loop.requests)
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED
 
@@ -75,14 +57,13 @@ class Replay:
     @property
     def slots(self) -> dict[str, Any]:
         """The values that nodes have written, by path; for earlier batches only those that are still read."""
-        return dict(self.compiled.program.slots)
+        return {path: value for path, value in self.compiled.program.slots.items() if value is not None}
 
     @property
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter by its name, prefixed by its module if there are several."""
-        modules = {
-            name: resource for name, resource in self.trainer.resources.items() if isinstance(resource, torch.nn.Module)
-        }
+        resources = self.trainer.resources.items()
+        modules = {name: resource for name, resource in resources if isinstance(resource, torch.nn.Module)}
         return {
             inner if len(modules) == 1 else f"{name}.{inner}": parameter
             for name, module in modules.items()
@@ -95,17 +76,13 @@ class Replay:
         return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
 
 
-def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> list[Transition]:
-    """The transitions, where fetching a batch clears every slot that is no longer read.
-
-    A run keeps such values, but in a replay the loss of the previous batch could be taken for that of the new one.
-    """
+def _clearing_slots(compiled: CompiledGraph, transitions: Sequence[Transition]) -> Sequence[Transition]:
+    """The transitions, where a fetched batch clears slots of the one before, whose loss could be taken for its own."""
     clock = compiled.program.clock(compiled.program.main, "batches")
     if clock is None:
         return transitions
-    fetching = clock.node
-    fetch, slots = transitions[fetching.index], compiled.program.slots
-    others = slots.keys() - {*fetching.plan_node.writes}
+    fetching, slots = clock.node, compiled.program.slots
+    fetch, others = transitions[fetching.index], slots.keys() - {*fetching.plan_node.writes}
 
     def fetch_and_clear() -> int:
         position = fetch()
@@ -113,7 +90,7 @@ def _clearing_slots(compiled: CompiledGraph, transitions: list[Transition]) -> l
             slots[path] = None
         return position
 
-    return [fetch_and_clear if index == fetching.index else visit for index, visit in enumerate(transitions)]
+    return [*transitions[: fetching.index], fetch_and_clear, *transitions[fetching.index + 1 :]]
 
 
 # ---- the moment at which it pauses
@@ -143,6 +120,11 @@ def parse_moment(text: str, graph: GraphData) -> Term:
     return terms[0]
 
 
+def at_start(compiled: CompiledGraph, loop: Loop) -> Breakpoint:
+    """Run nothing: this is where the checkpoint was made."""
+    return Breakpoint(loop.position, lambda: True)
+
+
 def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
     """Pause right after the node that counts a unit has reached an amount: gradients and batch are still there.
 
@@ -151,10 +133,9 @@ def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
     """
     unit, amount = term.base.unit, term.base.amount
     clock = compiled.program.clocks[compiled.program.main][unit]
-    if not clock.declared.in_digest:
-        raise UsageError(f"--to: `{term.unit}` are wall-clock time, which no replay repeats", "use batches or steps")
-    if clock.restarts is not None:
+    if not clock.declared.in_digest or clock.restarts is not None:
         raise UsageError(
-            f"--to: `{term.unit}` start again from 0, so that no amount is one moment", "use batches, steps or epochs"
+            f"--to: `{term.unit}` are wall-clock time or start again from 0, so that no amount is one moment",
+            "use batches, steps or epochs",
         )
     return Breakpoint(clock.node.index, lambda: clock.now() >= amount, "after")

@@ -29,8 +29,6 @@ Place = float | list[float]
 Sums = dict[str, list[Any]]
 """Name -> the sum of value * samples, and the sum of samples; or the reduced value, and the reduction."""
 
-_MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
-
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
 
@@ -91,12 +89,9 @@ class Means:
         return means
 
     def peek(self, horizon: str) -> dict[str, float]:
-        """The means since this horizon was last taken."""
+        """The means, or other reductions, of all ranks since this horizon was last taken."""
         self.settle()
-        return self._means_of(self._sums.get(horizon, {}))
-
-    def _means_of(self, sums: Sums) -> dict[str, float]:
-        """The means, or other reductions, of all ranks."""
+        sums = self._sums.get(horizon, {})
         whole = added(self._gather(sums)) if self._gather is not None else sums
         return {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
 
@@ -107,26 +102,23 @@ class Means:
 
     def settle(self) -> None:
         """Update the sums: one transfer for all tensors that are still on the device."""
-        entries: list[tuple[str, Any, Any, str]] = []
+        entries: list[tuple[str, Any, Any, str]] = []  # a total is divided as a mean is
         for values, samples, summed in self._waiting:
             if isinstance(values, torch.Tensor):
-                entries.append(("loss", values, samples, _TOTAL if "loss" in summed else _MEAN))
-                continue
+                values = {"loss": values}
             for name, value in values.items():
                 if isinstance(value, Reduced):
                     entries.append((name, value.value, samples, value.how))
                 else:
-                    entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
+                    entries.append((name, value, samples, "total" if name in summed else "mean"))
         self._waiting.clear()
         numbers = as_numbers([value for _, value, _, _ in entries])
-        weights = [samples for _, _, samples, _ in entries]
-        if any(isinstance(samples, torch.Tensor) for samples in weights):
-            weights = as_numbers(weights)
+        weights = as_numbers([0.0 if how in REDUCTIONS else samples for _, _, samples, how in entries])
         for (name, _, _, how), number, weight in zip(entries, numbers, weights, strict=True):
             if how in REDUCTIONS:
                 part = [number, how]
             elif weight:
-                part = [number if how == _TOTAL else number * weight, weight]
+                part = [number if how == "total" else number * weight, weight]
             else:  # a mean over nothing is not a number
                 continue
             for sums in self._sums.values():

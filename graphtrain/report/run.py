@@ -37,7 +37,6 @@ from graphtrain.storage.run_directory import (
 
 _DEPTH = 4
 _VERSIONS = ("graphtrain", "python", "torch", "numpy")
-_CLOCKS_DIFFER = 5.0  # seconds, of two machines
 
 
 def run_directories(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
@@ -253,10 +252,7 @@ class Run(Recorded):
     @property
     def age(self) -> str:
         """How long ago its status was written."""
-        if (seconds := self.age_seconds) is None:
-            return "at an unknown time"
-        ahead = f"{duration(-seconds)} ahead of the clock here"  # a clock that was set back
-        return f"{duration(seconds)} ago" if seconds > -_CLOCKS_DIFFER else ahead
+        return f"{duration(self.age_seconds)} ago" if self.age_seconds is not None else "at an unknown time"
 
     def why(self) -> Iterator[str]:
         """Why it is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""

@@ -151,20 +151,17 @@ def as_number(value: Any) -> int | float:
 
 
 def as_numbers(values: Sequence[Any]) -> list[float]:
-    """Every value as a Python number; tensors of one device and dtype are transferred together."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    forms = {(value.device, value.dtype, value.shape) for value in tensors}
-    if len(forms) <= 1:
-        transferred = iter(torch.stack(tensors).flatten().tolist() if tensors else ())
-        return [float(next(transferred) if isinstance(value, torch.Tensor) else value) for value in values]
-    numbers = {
-        form: iter(as_numbers([value for value in tensors if (value.device, value.dtype, value.shape) == form]))
-        for form in forms
-    }
-    return [
-        next(numbers[value.device, value.dtype, value.shape]) if isinstance(value, torch.Tensor) else float(value)
-        for value in values
-    ]
+    """Every value as a Python number; tensors of one device, dtype and shape are transferred together."""
+    alike: dict[Any, list[int]] = {}
+    numbers = [*values]
+    for index, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            alike.setdefault((value.device, value.dtype, value.shape), []).append(index)
+    for indices in alike.values():
+        transferred = torch.stack([values[index] for index in indices]).flatten().tolist()
+        for index, number in zip(indices, transferred, strict=True):
+            numbers[index] = number
+    return [*map(float, numbers)]
 
 
 def described(value: Any) -> str:

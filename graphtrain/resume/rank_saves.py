@@ -75,11 +75,7 @@ class RankSave:
             self._publish(_OUTCOME, {"error": error_as_plain(told)})
 
     def files(self, folder: Path, facts: Manifest) -> Manifest:
-        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest.
-
-        Raises:
-            OSError: they cannot be written; and as for `follow`.
-        """
+        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest."""
         others = range(1, self.ranks.world_size)
         try:
             common, report = self._write_files(folder.name, facts)
@@ -93,16 +89,7 @@ class RankSave:
         return manifest_of(facts, self.staged, common, reports)
 
     def follow(self, facts: Manifest) -> SavedCheckpoint:
-        """Write the part of another rank than 0; returns the outcome, which rank 0 tells.
-
-        Arguments:
-            facts: what this rank knows for the manifest; whatever is not its own comes from rank 0.
-
-        Raises:
-            CheckpointError: it cannot be written, on this rank or another.
-            RanksDivergedError: what must be equal on all ranks is not.
-            RankFailedError: a rank has ended.
-        """
+        """Write the part of another rank than 0; returns the outcome, which rank 0 tells: for all, the same error."""
         try:
             self._write_files("", facts)
         except Exception as error:

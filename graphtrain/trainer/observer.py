@@ -44,7 +44,7 @@ class Observer:
         session, run_clock = self._session, self._session.compiled.run_clock
         seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
         steps, epochs, batch = map(run_clock.count, ("steps", "epochs", "epoch_batches"))
-        name, fetched, batches = run_clock.evaluation(session.position) or (None, None, None)
+        name, fetched, batches = run_clock.evaluation(session.loop.position) or (None, None, None)
         return Snapshot(
             state=state,
             graph=session.compiled.graph.title,

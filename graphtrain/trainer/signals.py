@@ -18,12 +18,9 @@ _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", 
 
 @contextlib.contextmanager
 def stop_signals(stop: Callable[[int], None], acknowledgement: str) -> Iterator[None]:
-    """While the block runs, signals call `stop` with their number; it must only set a flag.
+    """While the block runs, signals call `stop` with their number; the first SIGINT prints an acknowledgement at once.
 
-    The previous handlers are restored. Outside the main thread, where Python allows no handlers, nothing is handled.
-
-    Arguments:
-        acknowledgement: what the first SIGINT prints at once.
+    `stop` must only set a flag. Outside the main thread, where Python allows no handlers, nothing is handled.
     """
     process, is_interrupted = os.getpid(), False
 

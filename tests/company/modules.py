@@ -390,28 +390,6 @@ class Late(EarlyStopping):
             super().on_train_epoch_end(trainer, pl_module)
 
 
-class LeavesEpochs(Base):
-    """Every epoch ends before its third batch."""
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-        return -1 if batch_idx == 2 else None
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self.log("index", float(batch_idx))
-
-
-class KeepsModes(Validated):
-    """Batch normalization trains in validations, and after the first only there."""
-
-    def on_validation_model_eval(self) -> None:
-        super().on_validation_model_eval()
-        self.net[1].train()
-
-    def on_validation_model_train(self) -> None:
-        self.train()
-        self.net[1].eval()
-
-
 class Data(LightningDataModule):
     def __init__(self) -> None:
         super().__init__()
@@ -489,7 +467,5 @@ CASES = {
     "two of EarlyStopping": Case(
         Validated, {"callbacks": [lambda: EarlyStopping("val_loss"), lambda: EarlyStopping("train_loss", 9.0)]}, val=val
     ),
-    "epochs that are left": Case(LeavesEpochs),
-    "modes in a validation": Case(lambda: KeepsModes(lr=0.001), val=val),
     "shuffled": Case(Base, train=lambda: data(shuffle=True)),
 }

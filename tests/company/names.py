@@ -30,13 +30,16 @@ MODULE: dict[str, str] = {
         on_train_batch_start on_train_batch_end on_before_backward on_after_backward on_before_optimizer_step
         on_before_zero_grad on_save_checkpoint on_load_checkpoint
         on_validation_start on_validation_end on_validation_epoch_start on_validation_epoch_end
-        on_validation_batch_start on_validation_batch_end on_validation_model_eval on_validation_model_train
-        on_validation_model_zero_grad
+        on_validation_batch_start on_validation_batch_end on_validation_model_zero_grad
         on_test_start on_test_end on_test_epoch_start on_test_epoch_end on_test_batch_start on_test_batch_end
-        on_test_model_eval on_test_model_train
         on_predict_start on_predict_end on_predict_epoch_start on_predict_epoch_end on_predict_batch_start
-        on_predict_batch_end on_predict_model_eval
+        on_predict_batch_end
         """,
+    ),
+    **_each(
+        "refused",
+        "on_validation_model_eval on_validation_model_train on_test_model_eval on_test_model_train "
+        "on_predict_model_eval",
     ),
     **_each(
         "works",

@@ -55,7 +55,7 @@ HOOKS = str.split("""
     on_train_start on_train_end on_fit_end on_train_epoch_start on_train_epoch_end on_train_batch_start
     on_train_batch_end on_before_backward on_after_backward on_before_optimizer_step on_before_zero_grad
     on_validation_start on_validation_end on_validation_epoch_start on_validation_epoch_end on_validation_batch_start
-    on_validation_batch_end on_validation_model_zero_grad on_validation_model_eval on_validation_model_train
+    on_validation_batch_end on_validation_model_zero_grad
     backward configure_gradient_clipping optimizer_step optimizer_zero_grad lr_scheduler_step training_step
     validation_step
 """)

@@ -56,11 +56,6 @@ class Twice(Base):
         optimizer.step(closure=optimizer_closure)
 
 
-class StepsByNumber(Base):
-    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_idx: int, closure: Any) -> None:
-        optimizer.step(closure=closure)
-
-
 class Marked(callbacks.ModelCheckpoint):
     def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
         raise AssertionError("it is never called")
@@ -95,9 +90,18 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         {},
         "returned 2 optimizers.*automatic_optimization = False",
     ),
-    "an optimizer by its number": (of_two, {}, "`training_step` takes `optimizer_idx`.*leave it out.*`gan` and"),
-    "a hook with its number": (StepsByNumber, {}, "`optimizer_step` takes `optimizer_idx`.*`yielding`"),
-    "hidden states": (of_hiddens, {}, "takes `hiddens`.*the graph `tbptt`, whose step function returns `hidden`"),
+    "an optimizer by its number": (of_two, {}, "`training_step` takes `optimizer_idx`.*leave it out.*`gan`"),
+    "hidden states": (of_hiddens, {}, "takes `hiddens`.*the graphs.*`tbptt`"),
+    "an epoch that is left": (
+        but(on_train_batch_start=lambda self, batch, batch_idx: -1),
+        {},
+        "returned -1, by which no epoch ends here.*next_batch.limit",
+    ),
+    "modes of its own": (
+        but(modules.Validated, on_validation_model_eval=lambda self: None),
+        {"val_dataloaders": modules.val()},
+        "`on_validation_model_eval` is not called.*use `on_validation_start`",
+    ),
     "a hook of Lightning 1": (
         but(training_epoch_end=lambda self, outputs: None),
         {},

@@ -34,8 +34,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         torch.get_num_threads(),
         (random.getstate(), numpy.random.get_state(), torch.get_rng_state()),
     )
-    if find_spec("graphtrain.command.verify_cuts"):  # as good, without the import of torch in each process
-        monkeypatch.setattr("graphtrain.command.verify_cuts.launch", launched)
+    if find_spec("graphtrain.command.verifying"):  # as good, without the import of torch in each process
+        monkeypatch.setattr("graphtrain.command.verifying.launch", launched)
     if find_spec("graphtrain.ranks.launcher"):  # a command with `; echo $?` is launched by a shell, as it is
         monkeypatch.setattr("graphtrain.ranks.launcher.launch", launched_ranks)
     # One thread here and in the processes that a page starts: a resume reports another number.

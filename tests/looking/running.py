@@ -26,7 +26,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 TINY = '''\
@@ -240,10 +239,11 @@ def in_a_process(*words: str, cwd: Path, timeout_seconds: float = 300) -> Result
     return python("-m", "graphtrain", *words, cwd=cwd, timeout_seconds=timeout_seconds)
 
 
-def launched(words: Sequence[str], env: Mapping[str, str], log: Path) -> Any:
-    """In the place of what starts the processes of `verify --cuts`: they find torch imported, in the current folder."""
-    done = python(*words, cwd=Path.cwd(), env={**environment(), **env, "OMP_NUM_THREADS": "1"})
-    return SimpleNamespace(code=done.code, output=done.err + done.out)
+def launched(words: Sequence[str]) -> int:
+    """In the place of what starts the process of `verify`: it finds torch imported, in the current folder."""
+    done = python(*words, cwd=Path.cwd())
+    print(done.err + done.out, end="", file=sys.stderr)
+    return done.code
 
 
 def start(words: Sequence[str], cwd: Path) -> Started:

@@ -93,15 +93,9 @@ def trainer_of(script: str, graph: Graph | str, **options: Any) -> Trainer:
 
 
 def rows(result: Result) -> list[list[str]]:
-    """The cells of the table, one list a span."""
-    lines = result.out.splitlines()
-    head = next(number for number, line in enumerate(lines) if line.startswith("from "))
-    found = []
-    for line in lines[head + 1 :]:
-        if not line.strip() or "span" in line:
-            break
-        found.append(re.split(r"\s{2,}", line.strip()))
-    return found
+    """From, to and result of each span, the oldest first."""
+    found = re.findall(r"^(\S.*) to (\S+): (equal|cannot be replayed|\d+ fields? differ)", result.out, re.MULTILINE)
+    return [[*cells[:2], re.sub(r"\d+ fields? ", "", cells[2])] for cells in reversed(found)]
 
 
 def differing(result: Result) -> list[str]:
@@ -127,10 +121,6 @@ def test_a_run_that_was_interrupted_and_resumed_is_proved(folder: Path, command:
     found = rows(result)
     assert [row[:2] for row in found] == [list(pair) for pair in zip(["the beginning", *names], names, strict=False)]
     assert {row[-1] for row in found} == {"equal"}
-    assert sum(int(row[2]) for row in found) == 24, "every batch of the run was trained again"
-    # Six parameters, two moments and a count of each, three buffers, the generators of NumPy and torch.
-    assert min(int(row[4]) for row in found) == 6 * 4 + 3 + 2
-    assert max(int(row[4]) for row in found) >= 6 * 4 + 3 + 2 + 6, "and the gradients of open windows"
     assert result.out.rstrip().endswith(f"{len(names)} spans: bitwise equal")
 
 
@@ -213,12 +203,11 @@ def test_state_that_is_lost_is_named(script: str, folder: Path, command: Command
     assert result.code == 1
     # The earlier batches of an epoch are drawn again on a resume, so the data set loses its count with the epoch.
     sound = 2 if script is COUNTING else 1
-    assert [row[-1].partition(" (")[0] for row in rows(result)][: sound + 1] == [*["equal"] * sound, "lost state"]
-    span = " to ".join(rows(result)[sound][:2])
-    assert f"{span}: state was lost or changed between saving and resuming" in result.out
+    assert [row[-1] for row in rows(result)][: sound + 1] == [*["equal"] * sound, "differ"]
+    assert " depends on something that was not saved, or not restored" in result.out
     assert differing(result)[0] == "resources/model/weight"
     assert re.search(r"resources/model/weight: 2 of 2 elements, by at most [\d.e+-]+, first at \[0, 0\]: ", result.out)
-    assert "not repeatable" not in result.out
+    assert "the computation is not repeatable" not in result.out
     assert contents(folder / "r") == before
 
 
@@ -229,8 +218,8 @@ def test_a_computation_that_is_not_repeatable_is_told_from_lost_state(folder: Pa
     assert command(*words, "--run-dir", "r", "--quiet").code == 0
     result = command("verify", "mine.py", "--run-dir", "r")
     assert result.code == 1
-    assert [row[-1].partition(" (")[0] for row in rows(result)] == ["not repeatable", "not repeatable"]
-    assert "lost" not in result.out
+    assert rows(result)[0][::2] == ["the beginning", "differ"]
+    assert "Nothing was resumed here, so the computation is not repeatable" in result.out
     assert differing(result)
 
 
@@ -273,7 +262,6 @@ def test_every_kind_of_field_is_compared(path: str, folder: Path, command: Comma
 
 @pytest.mark.full
 def test_last(tiny: Path, command: Command) -> None:
-    (tiny / "clear.toml").write_text('format = 1\nextends = "fit"\n\n[[edit]]\nrename = "zero_grad"\nnew = "clear"\n')
     words = ["run", "tiny.py", "checkpoint.keep=9", "finish.after=4 epochs", "--until", "14 batches"]
     words += ["--run-dir", "r", "--quiet"]
     assert command(*words).code == 0
@@ -282,11 +270,6 @@ def test_last(tiny: Path, command: Command) -> None:
     assert (result.code, [row[:2] for row in rows(result)]) == (0, [names[-2:]])
     everything = command("verify", "tiny.py", "--run-dir", "r", "--last", "99")
     assert [row[0] for row in rows(everything)] == ["the beginning", *names[:-1]]
-    # A span without a batch, as between a checkpoint and what a decision of a person made of it, proves nothing.
-    assert command(*words, "--resume", names[-1], "--rename", "zero_grad=clear", "--graph", "clear.toml").code == 0
-    result = command("verify", "tiny.py", "--run-dir", "r", "--last", "1")
-    names = sorted(one.name for one in (tiny / "r" / "checkpoints").iterdir())
-    assert (result.code, [row[:2] for row in rows(result)]) == (0, [names[-3:-1], names[-2:]])
 
 
 @pytest.mark.full
@@ -303,7 +286,7 @@ def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, com
     changed = command("verify", "mine.py", "lr=2", "--run-dir", "r")
     assert changed.err.startswith("exact except for what changed: lr 1.0 -> 2.0")
     assert changed.code == 1, "from the beginning, with another learning rate"
-    assert [row[-1].partition(" (")[0] for row in rows(changed)] == ["lost state", "equal"]
+    assert [row[-1] for row in rows(changed)] == ["differ", "equal"]
     assert "This changed since the run, and may be the reason: lr 1.0 -> 2.0." in changed.out
 
 
@@ -315,7 +298,7 @@ def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, com
         (
             "--run-dir first",
             "--fork first --run-dir r",
-            "skipped the span before 000001-step-4: the run started from 0",
+            "skipped the beginning to 000001-step-4: the run started from 0",
         ),
         ("--run-dir r", "lr=0.05 --from-setup optimizer.lr --run-dir r", "hyper-parameters were changed in between"),
     ],

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any, final
 
-from graphtrain.report.display.panel import Panel, in_reading_order, parts, plain_text
+from graphtrain.report.display.panel import Panel, done, facts, host_time, metrics, pace, place, plain_text
 from graphtrain.report.numbers import share
 from graphtrain.report.snapshot import Display, Snapshot
 
@@ -23,17 +23,13 @@ class Notebook(Display):
 
     def __init__(self) -> None:
         self._output: Any = None
-        self._begun = False
 
     def begin(self, snapshot: Snapshot | None = None) -> None:
         """The next `show` makes an output below the cell that runs."""
-        self._begun = True
         self._output = None
 
     def show(self, snapshot: Snapshot) -> None:
         """Update the output."""
-        if not self._begun:
-            return
         content = _Output(snapshot)
         if self._output is None:
             self._output = importlib.import_module("IPython.display").display(content, display_id=True)
@@ -43,7 +39,6 @@ class Notebook(Display):
     def end(self, snapshot: Snapshot) -> None:
         """Update the output a last time, and leave it."""
         self.show(snapshot)
-        self._begun = False
 
 
 class _Output:
@@ -69,16 +64,15 @@ def as_html(snapshot: Snapshot) -> str:
     <div>0 s elapsed</div>
     </div>
     """
-    words = parts(snapshot)
-    first = escape(" · ".join(filter(None, (*words.facts, words.place))))
-    if words.done is not None:
-        bar = f'<progress value="{words.done:.4f}" max="1" style="width: 16em; vertical-align: middle"></progress>'
-        first = f"{bar} {escape(share(words.done))} &nbsp; {first}"
-    shown = in_reading_order(words.metrics)
-    named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in shown)
-    rows = [first, _spaced(named), _spaced(map(escape, words.pace))]
-    if words.host_time:
-        rows.append(f'<span style="{_FAINT}">time: {_spaced(map(escape, words.host_time))}</span>')
+    first = escape(" · ".join(filter(None, (*facts(snapshot), place(snapshot)))))
+    part, shares = done(snapshot), host_time(snapshot)
+    if part is not None:
+        bar = f'<progress value="{part:.4f}" max="1" style="width: 16em; vertical-align: middle"></progress>'
+        first = f"{bar} {escape(share(part))} &nbsp; {first}"
+    named = (f'<span style="{_FAINT}">{escape(name)}</span> {escape(value)}' for name, value in metrics(snapshot))
+    rows = [first, _spaced(named), _spaced(map(escape, pace(snapshot)))]
+    if shares:
+        rows.append(f'<span style="{_FAINT}">time: {_spaced(map(escape, shares))}</span>')
     return "\n".join([f'<div style="{_STYLE}">', *(f"<div>{row}</div>" for row in rows if row), "</div>"])
 
 
