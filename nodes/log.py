@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
@@ -21,7 +20,7 @@ else:
 
 @node(observer=True, synchronises=True)
 class Log:
-    """Record the means since the last row, weighted by samples, and the learning rates of the last step.
+    """Record the means since the last row, weighted by samples, and the learning rates.
 
     At the end of the run, a last row covers the steps since the previous row. If the run is continued later, this row
     makes no difference: the next row has the means since the row before it. A nested graph also ends with such a row,
@@ -76,7 +75,7 @@ class Log:
 
 
 def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any, *, may_repeat: bool = False) -> None:
-    """Record means, and the learning rate of each parameter group in its last step; nothing for no means.
+    """Record means, and the learning rate of each parameter group as it is now; nothing for no means.
 
     The rate of the first is `lr`, of others `lr/NAME`, by the `name` of the group or its number.
 
@@ -96,13 +95,8 @@ def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any,
 
 
 def _rates(optimizer: Any) -> Iterator[tuple[str, float]]:
-    # An optimizer around others may have no groups, and a group that was added no step.
-    groups = [
-        (group, rate)
-        for each in optimizers_of(optimizer)
-        for group, rate in zip_longest(getattr(each, "param_groups", ()), getattr(each, "_rates_of_last_step", ()))
-    ]
-    for number, (group, rate) in enumerate(groups):
-        if group is not None and "lr" in group:
-            name = "lr" if number == 0 else f"lr/{group.get('name', number)}"
-            yield name, float(group["lr"] if rate is None else rate)
+    # An optimizer around others may have no groups.
+    groups = [group for each in optimizers_of(optimizer) for group in getattr(each, "param_groups", ())]
+    for number, group in enumerate(groups):
+        if "lr" in group:
+            yield "lr" if number == 0 else f"lr/{group.get('name', number)}", float(group["lr"])
