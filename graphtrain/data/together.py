@@ -8,7 +8,6 @@ from typing import Any, Literal, final
 from graphtrain.data import NOTHING
 from graphtrain.data.source import Opened, Source, position_unknown
 from graphtrain.errors import DataError
-from graphtrain.kind.batch_limit import combined_length
 
 Combine = Literal["cycle", "shortest"]
 
@@ -35,7 +34,9 @@ class Together(Source):
             self._passes = dict.fromkeys(self._sources, 0)
         state: dict[str, Any] = {"loaders": {}}
         opened = {name: self._open(name, 0, state) for name in self._sources}
-        length = combined_length([each.length for each in opened.values()], self._combine)
+        lengths = [each.length for each in opened.values()]
+        known = [length for length in lengths if length is not None]
+        length = (min if self._combine == "shortest" else max)(known) if len(known) == len(lengths) else None
         return Opened(self._batches(state, {name: each.batches for name, each in opened.items()}, 0), length, state)
 
     def _open(self, name: str, first: int, state: dict[str, Any]) -> Opened:
