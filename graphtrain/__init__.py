@@ -27,7 +27,7 @@ from graphtrain.outcome import Outcome as Outcome
 from graphtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphtrain.command.program import main as main
+    from graphtrain.command.run import main as main
     from graphtrain.data.loader import Loader as Loader
     from graphtrain.errors import Problem as Problem
     from graphtrain.graph.elements import Edge as Edge
@@ -85,7 +85,7 @@ _LATE = {
     "fit": "graphtrain.trainer.fit",
     "joined": "graphtrain.report.recorded",
     "loss_and_metrics": "graphtrain.nodes._training_step",
-    "main": "graphtrain.command.program",
+    "main": "graphtrain.command.run",
     "optimizers_of": "graphtrain.nodes._optimizers",
     "parameters_of": "graphtrain.nodes._optimizers",
     "put_back": "graphtrain.nodes.end_evaluation",
