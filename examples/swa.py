@@ -19,10 +19,6 @@ from torch.utils.data import TensorDataset
 
 from graphtrain import Graph, Loader
 
-METRIC = "swa/accuracy"
-BASELINE = 0.90  # of the weights themselves, `val/accuracy`: mean of three seeds, between 0.88 and 0.93
-LEVEL = 0.94  # of their mean, with each of these seeds
-
 graph = Graph.load("fit").overlay("swa", "update_bn").set("swa", from_="4 epochs").set("finish", after="15 epochs")
 
 

@@ -53,7 +53,7 @@ class Procedure:
     def example(self) -> Path:
         """The script that shows it."""
         folder = GALLERY / self.name
-        return folder / f"{self.name}_example.py" if folder.exists() else ROOT / "examples" / f"{self.name}.py"
+        return folder / f"{self.name}.py" if folder.exists() else ROOT / "examples" / f"{self.name}.py"
 
     @property
     def picture(self) -> Path:

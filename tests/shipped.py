@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -9,11 +10,15 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "graphs" / "gallery"
 PROCEDURES = sorted(path.parent.name for path in GALLERY.glob("*/__init__.py"))
 
-KINDS = {
-    path.stem: path
-    for path in sorted([*(ROOT / "nodes").glob("[!_]*.py"), *GALLERY.glob("*/[!_]*.py")])
-    if not path.stem.endswith("_example")
-}
+
+def _kinds_of(path: Path) -> list[str]:
+    """The kinds that a procedure declares, by the text of its module."""
+    declared = re.findall(r"(?ms)^@node\b.*?^(?:class|def) (\w+)", path.read_text(encoding="utf-8"))
+    return [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in declared]
+
+
+KINDS = {path.stem: path for path in sorted((ROOT / "nodes").glob("[!_]*.py"))}
+KINDS |= {kind: path for path in sorted(GALLERY.glob("*/[!_]*.py")) for kind in _kinds_of(path)}
 
 
 def _is_overlay(path: Path) -> bool:

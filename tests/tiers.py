@@ -25,7 +25,6 @@ ROOT = Path(__file__).parent.parent
 HEAVY = (
     ROOT / "graphtrain" / "adapters",
     ROOT / "tests" / "company",
-    ROOT / "graphtrain" / "graphs" / "gallery" / "active_learning" / "active_learning_example.py",
     ROOT / "tests" / "training" / "test_metric_objects.py",
 )
 

@@ -5,33 +5,33 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import GraphData
 from graphtrain.graph.graph import PICTURE_SUFFIXES
+from graphtrain.printable import shown
 from graphtrain.storage.files import write_output
+from graphtrain.viz.describe import Description, describe
+from graphtrain.viz.difference import describe_difference
 from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
-from graphtrain.viz.picture import Picture, picture
-from graphtrain.viz.theme import adaptive
-from graphtrain.viz.wording import one_line
-
-if TYPE_CHECKING:
-    from graphtrain.graph.difference import Difference
-
-TIMEOUT_SECONDS = 60.0
+from graphtrain.viz.theme import style
 
 # A stand-in for the program ``dot``: DOT on standard input, a drawing on standard output. It runs in a separate process
 # because the libraries write errors directly to standard error, and so that nothing in a drawing can end a run.
 _PYGRAPHVIZ = """\
-import sys
-from pygraphviz import AGraph
-drawing = AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
-sys.stdout.buffer.write(drawing)
+import sys, pygraphviz
+graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 """
+
+
+class RenderError(GraphtrainError, RuntimeError):
+    """A picture that could not be drawn; it never stops a run."""
 
 
 def render(
@@ -41,30 +41,25 @@ def render(
     position: str | None = None,
     bypassed: Collection[str] = (),
 ) -> Path:
-    """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
-
-    Arguments, results and errors are those of `Graph.render`; in addition:
+    """Draw a graph, or the difference of two, into a file; arguments and errors are those of `Graph.render`.
 
     Arguments:
-        graph: the graph, which may have problems; or a difference, of which both graphs are drawn in one picture.
         bypassed: the paths of nodes that a run bypasses, which are drawn pale. Default: none.
-
-    >>> from graphtrain import Graph
-    >>> render(Graph.load("fit"), "fit.jpeg")
-    Traceback (most recent call last):
-        ...
-    graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
-      hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
     """
     path = Path(path)
     if path.suffix.lower() not in PICTURE_SUFFIXES:
+        toml = "; `graph.save` writes TOML" if path.suffix == ".toml" else ""
         raise UsageError(
             f"{path}: unknown format of a picture `{path.suffix}`",
-            f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}"
-            + ("; `graph.save` writes TOML" if path.suffix == ".toml" else ""),
+            f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}{toml}",
         )
-    shown = {"counts": counts, "position": position, "bypassed": bypassed}
-    content = drawing(graph, path.suffix.lower().removeprefix("."), **shown)
+    drawn, format = _described(graph, counts, position, bypassed), path.suffix.lower()[1:]
+    if format == "svg":
+        content = f'<?xml version="1.0" encoding="UTF-8"?>\n{element(to_dot(drawn), style())}'.encode()
+    elif format in ("dot", "mmd"):
+        content = (to_dot if format == "dot" else to_mermaid)(drawn).encode()
+    else:
+        content = draw(to_dot(drawn), format)
     try:
         write_output(path, content)
     except OSError as error:
@@ -72,90 +67,44 @@ def render(
     return path
 
 
-def svg(graph: GraphData | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
-    """The picture of a graph as an SVG element for a notebook or a page; arguments as in `render`.
-
-    It has its own background, since a notebook may be light on a dark system.
-
-    >>> from graphtrain import Graph
-    >>> svg(Graph.load("evaluate")).startswith("<svg")
-    True
-    """
-    text = draw(to_dot(_picture(graph, counts=counts, position=position)), "svg").decode()
-    return adaptive(text[text.index("<svg") :], panel=True)
+def svg(graph: GraphData | Difference, *shown: Any) -> str:
+    """The picture of a graph as an SVG element for a notebook; arguments as in `render`."""
+    return element(to_dot(_described(graph, *shown)), style())
 
 
-def drawing(graph: GraphData | Difference, format: str, **shown: Any) -> bytes:
-    """The content of a file with the picture of a graph; `shown` as in `render`, whose errors it has."""
-    drawn = _picture(graph, **shown)
-    if format == "mmd":
-        return to_mermaid(drawn).encode()
-    if format == "dot":
-        return to_dot(drawn).encode()
-    if format == "svg":
-        return adaptive(draw(to_dot(drawn), "svg").decode()).encode()
-    return draw(to_dot(drawn), format)
+def element(dot_text: str, css: str = "") -> str:
+    """The SVG element that a DOT text draws, in light colours; with `style` it follows the reader's scheme."""
+    tag, _, rest = draw(dot_text, "svg").decode().partition("<svg")[2].partition(">")
+    return f'<svg class="graphtrain"{tag}>{css and f"<style>{css}</style>"}{rest}'
 
 
-def _picture(graph: GraphData | Difference, **shown: Any) -> Picture:
-    if isinstance(graph, GraphData):
-        return picture(graph, **shown)
-    # Imported with the first difference: 7 ms of the 260 that `graphtrain render fit` takes of the processor.
-    from graphtrain.viz.difference import difference_picture
-
-    return difference_picture(graph)
-
-
-# ---- DOT text laid out and drawn: by a system ``dot`` where there is one, otherwise by pygraphviz
-
-
-class RenderError(GraphtrainError, RuntimeError):
-    """A picture that could not be drawn; it never stops a run."""
+def _described(graph: GraphData | Difference, *shown: Any) -> Description:
+    return describe(graph, *shown) if isinstance(graph, GraphData) else describe_difference(graph)
 
 
 def draw(dot_text: str, format: str) -> bytes:
-    """The drawing of a DOT text.
-
-    Arguments:
-        dot_text: what `to_dot` wrote.
-        format: ``"svg"``, ``"png"`` or ``"pdf"``.
+    """The drawing of a DOT text: by a system ``dot`` where there is one, otherwise by pygraphviz.
 
     Raises:
-        RenderError: neither a system ``dot`` nor pygraphviz could draw it; the message has the reason of each.
-
-    >>> draw("digraph { a -> b }", "svg")[:5]
-    b'<?xml'
+        RenderError: neither could draw it; the message has the reason of each.
     """
+    dot, python = shutil.which("dot"), sys.executable
+    programs = [[dot, f"-T{format}"]] if dot is not None else []
+    # -P: nothing of the current folder is imported.
+    programs += [[python, "-P", "-c", _PYGRAPHVIZ, format]] if python else []
     reasons = []
-    for name, command in _programs(format):
+    for program in programs:
         try:
-            return _output(command, dot_text.encode())
+            # S603: the command is `dot` or this interpreter; a stranger's text arrives as input only.
+            done = subprocess.run(program, input=dot_text.encode(), capture_output=True, timeout=60)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
-            reasons.append(f"{name}: {_reason(error)}")
+            reasons.append(f"{program[0]}: {shown(error)}")
+            continue
+        if done.returncode == 0 and done.stdout:
+            return done.stdout
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        reasons.append(f"{program[0]}: {shown(last_line or f'exit status {done.returncode}')}")
     raise RenderError(
         f"the picture could not be drawn as {format} ({'; '.join(reasons) or 'no program to draw it'})",
         "install Graphviz (https://graphviz.org/download) or pygraphviz; .dot and .mmd are written without them",
     )
-
-
-def _programs(format: str) -> Iterator[tuple[str, list[str]]]:
-    dot = shutil.which("dot")
-    if dot is not None:
-        yield dot, [dot, f"-T{format}"]
-    if sys.executable:
-        yield "pygraphviz", [sys.executable, "-P", "-c", _PYGRAPHVIZ, format]  # -P: nothing of the current folder
-
-
-def _output(command: list[str], text: bytes) -> bytes:
-    # S603: the command is `dot` or this interpreter, with a format of ours; a stranger's text arrives as input only.
-    done = subprocess.run(command, input=text, capture_output=True, timeout=TIMEOUT_SECONDS, check=True)  # noqa: S603
-    if not done.stdout:
-        raise subprocess.SubprocessError("it drew nothing")
-    return done.stdout
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, subprocess.CalledProcessError):
-        last_line = one_line(error.stderr.decode(errors="replace").strip().rpartition("\n")[2], 200)
-        return last_line or f"exit status {error.returncode}"
-    return one_line(str(error), 200)

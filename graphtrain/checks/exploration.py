@@ -66,30 +66,9 @@ class _NoBatchError(Exception):
     """Data has ended, and nothing reads that it may: the run raises."""
 
 
-class _StubVisits(Visits):
-    """Visits that only count and write slots."""
-
-    def __init__(self, program: Program, machine: Machine) -> None:
-        super().__init__(program, machine.cells)
-        self.aspects.remove(machine.cells.wrap)
-        self._machine = machine
-
-    def setup(self, node: ProgramNode) -> Act:
-        return nothing
-
-    def enter(self, scope: Scope, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
-        self._machine.enter(scope)
-
-    def at_end(self, scope: Scope) -> list[Act]:
-        return [functools.partial(self._machine.leave, scope)] if scope.outer is not None else []
-
-    def call(self, node: ProgramNode) -> Act:
-        return self._machine.visit_of(node)
-
-
 @final
-class Machine:
-    """A plan whose state can be read and set, and which notes the harm that a visit does.
+class Machine(Visits):
+    """A plan whose state can be read and set, whose visits only count and write slots, and note the harm that they do.
 
     Arguments:
         absent: the names of the resources that are not supplied.
@@ -97,44 +76,50 @@ class Machine:
         ranks: True for a run of several ranks.
 
     Attributes:
-        program: the nodes, by position.
+        cells: what guards read.
         harm: code, path and optimizer -> the first visit that does it.
         unwritten: path, slot, and True for a guard -> the first visit that reads it unwritten.
         written: path and slot, where it was read and written.
     """
 
+    cells: StubCells
+
     def __init__(self, plan: Plan, absent: Collection[str], optimizers: Collection[str], *, ranks: bool) -> None:
-        optional = {*resources_of(ref for plan_node in plan.nodes for ref in plan_node.optional)} - {*absent}
-        self.program = Program(plan, dict.fromkeys(optional, object()), new_instance=stub)
-        self.program.resources.pop("ranks", None)  # what they do together is not modelled
-        nodes = self.program.nodes
+        optional = {*resources_of([ref for plan_node in plan.nodes for ref in plan_node.optional])} - {*absent}
+        program = Program(plan, dict.fromkeys(optional, object()), new_instance=stub)
+        program.resources.pop("ranks", None)  # what they do together is not modelled
+        nodes = program.nodes
         self._bypassed = {node.path for node in nodes if node.bypassed}
         for node in nodes:  # one that does nothing has a position too
             node.bypassed = False
-        self.cells = StubCells(self.program, SIZES[0], self._bypassed)
-        self.cells.on_unwritten(lambda slot: self._unwritten(self._node, slot, is_guard=True))
-        self.watch = Watch(self.program, self.cells, optimizers, ranks=ranks, report=self._report)
+        self.cells = StubCells(program, SIZES[0], self._bypassed, self._unwritten_by_guard)
+        super().__init__(program, self.cells)
+        self.aspects.remove(self.cells.wrap)
+        self.watch = Watch(program, self.cells, optimizers, ranks=ranks, report=self._report)
         self.harm: dict[tuple[str, str, str], Harm] = {}
         self.unwritten: dict[tuple[str, str, bool], Visit] = {}
         self.written: set[tuple[str, str]] = set()
         self._state: State = ()
         self._is_state_sure = self._is_over = False
         self._trail: list[int] = []
-        reads = (pair for node in nodes for pair in (*node.plan_node.visit_reads, *node.plan_node.set_up_with))
-        needed = {*slots_of(ref for read, ref in reads if read.required)}
+        reads = [pair for node in nodes for pair in (*node.plan_node.visit_reads, *node.plan_node.set_up_with)]
+        needed = {*slots_of([ref for read, ref in reads if read.required])}
         for node in nodes:
             if isinstance(node.instance, Fetching):
                 node.instance.batches_in_epoch = functools.partial(self._batches_in_epoch, node)
                 for name in ("epoch_batches", "opened", "last"):
                     self.cells.registers.add(node, name)
-        set_triggers(self.program, counts=False)
-        compiler = Compiler(_StubVisits(self.program, self), self._end, Stopwatch())
-        self._transitions = compiler.transitions
-        self._slots = sorted(needed | self.cells.read_slots)
+        set_triggers(program, counts=False)
+        self._transitions = Compiler(self, self._end, Stopwatch()).transitions
+        self._read_slots = sorted(needed | self.cells.read_slots)
         self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}
         asked = self.cells.registers.read
         self._may_end = {node for node, name in asked if name in ("exhausted", "empty")}
-        self._resets = {scope: self._defaults(scope) for scope in self.program.scopes.values()}
+        self._resets: dict[Scope, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
+        for node in nodes:  # its fields, and the values with which its graph is entered
+            fields = [field for field in node.kind.fields.values() if field.stored and not field.stays]
+            defaults = {field.name: field.default for field in fields}
+            self._resets.setdefault(node.scope, []).append((node.fields, defaults))
 
     # ---- states
 
@@ -150,7 +135,7 @@ class Machine:
         questions, self._state, self._is_state_sure = self.cells.questions, state, is_sure
         questions.choices.clear()
         while True:
-            questions.begin()
+            questions.asked = 0
             position, self._trail, self._is_over = self._restore(state), [], False
             try:
                 self._trail.append(position)
@@ -171,7 +156,7 @@ class Machine:
             position,
             self.cells.sizes,
             self.cells.registers.values(),
-            tuple([slots[path] for path in self._slots]),
+            tuple([slots[path] for path in self._read_slots]),
             tuple(questions.answers),
             tuple(self.watch.marks),
         )
@@ -180,21 +165,23 @@ class Machine:
         position: int
         position, self.cells.sizes, values, written, answers, marks = state
         self.cells.registers.put(values)
-        self.program.slots.update(zip(self._slots, written, strict=True))
+        self.program.slots.update(zip(self._read_slots, written, strict=True))
         self.cells.questions.answers[:] = answers
         self.watch.marks[:] = marks
         return position
 
     # ---- visits
 
-    def visit_of(self, node: ProgramNode) -> Act:
-        """The visit of a node that is due."""
+    def setup(self, node: ProgramNode) -> Act:
+        return nothing
+
+    def call(self, node: ProgramNode) -> Act:
         plan_node, fields, slots = node.plan_node, node.fields, self.program.slots
-        watched = self.watch.acts(node)
+        watched = self.watch.acts[node.path]
         if node.path in self._bypassed:
             is_idle = node.kind.is_idle(node.parameters, plan_node.expressions)  # with other parameters it would act
-            return _all_of(watched) if is_idle else nothing
-        needs = [*slots_of(ref for read, ref in plan_node.visit_reads if read.required)]
+            return lambda: [act() for act in watched] if is_idle else None
+        needs = [*slots_of([ref for read, ref in plan_node.visit_reads if read.required])]
         writes, kills = plan_node.writes, plan_node.kills
         added = [(each.name, each.adds) for each in node.kind.fields.values() if each.adds is not None]
         copied = [(each.last, each.name) for each in node.kind.fields.values() if each.last is not None]
@@ -245,34 +232,26 @@ class Machine:
 
     # ---- bodies
 
-    def _defaults(self, scope: Scope) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """The fields of the nodes of a graph, each with the values with which it is entered."""
-        return [
-            (
-                node.fields,
-                {field.name: field.default for field in node.kind.fields.values() if field.stored and not field.stays},
-            )
-            for node in self.program.nodes_in(scope)
-        ]
-
     def _reset(self, scope: Scope, kept: Collection[object] = ()) -> None:
         """A graph is entered: its progress is at the defaults, and nothing in it is known, except some answers."""
         for fields, defaults in self._resets[scope]:
             fields.update(defaults)
         self.cells.questions.forget(scope, kept)
 
-    def enter(self, body: Scope) -> None:
-        """A body is entered."""
-        self._reset(body)
+    def enter(self, scope: Scope, *, reset: bool, ready: Collection[ProgramNode] = ()) -> None:
+        self._reset(scope)
         self.watch.enter()
-        for node in self.program.nodes_in(body):
-            for path in slots_of(ref for read, ref in node.plan_node.set_up_with if read.required):
+        for node in self.program.nodes_in(scope):
+            for path in slots_of([ref for read, ref in node.plan_node.set_up_with if read.required]):
                 self._read(node, path)
 
-    def leave(self, body: Scope) -> None:
+    def at_end(self, scope: Scope) -> list[Act]:
+        return [functools.partial(self._leave, scope)] if scope.outer is not None else []
+
+    def _leave(self, body: Scope) -> None:
         """A body is left: what nothing outside reads is as if it had not run."""
         outer = self.program.nodes_around(body)[-1]
-        self.watch.leave(body, self._node)
+        self.watch.leave(body, self.program.nodes[self._trail[-1]])
         self._trail.append(outer.index)
         for act in self.cells.after_visit[outer.path]:
             act()
@@ -283,14 +262,9 @@ class Machine:
 
     def _end(self) -> None:
         self._is_over = True
-        self.watch.end(self._node)
+        self.watch.end(self.program.nodes[self._trail[-1]])
 
     # ---- harm
-
-    @property
-    def _node(self) -> ProgramNode:
-        """The node that is visited."""
-        return self.program.nodes[self._trail[-1]]
 
     def _visit(self) -> Visit:
         return Visit(self._state, tuple(self._trail), self._is_state_sure and not self.cells.questions.choices)
@@ -302,23 +276,18 @@ class Machine:
 
     def _read(self, node: ProgramNode, slot: str) -> None:
         if self.program.slots[slot] is None:
-            self._unwritten(node, slot, is_guard=False)
+            self._unwritten(node, slot)
         else:
             self.written.add((node.path, slot))
 
-    def _unwritten(self, node: ProgramNode, slot: str, *, is_guard: bool) -> None:
+    def _unwritten_by_guard(self, slot: str) -> None:
+        self._unwritten(self.program.nodes[self._trail[-1]], slot, is_guard=True)
+
+    def _unwritten(self, node: ProgramNode, slot: str, *, is_guard: bool = False) -> None:
         key, visit = (node.path, slot, is_guard), self._visit()
         if key not in self.unwritten or (visit.is_sure and not self.unwritten[key].is_sure):
             self.unwritten[key] = visit
         self.program.slots[slot] = True  # so that it is reported once, not at every reader
-
-
-def _all_of(acts: list[Act]) -> Act:
-    def act() -> None:
-        for each in acts:
-            each()
-
-    return act
 
 
 @final

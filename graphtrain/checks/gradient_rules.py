@@ -70,7 +70,8 @@ _DOES = {
     "read": "reads",
 }
 _DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
-# Code, or code and effect -> the message, the hint, the severity if it is no error; `{why}` and `{advice}` are below.
+_ORDER = "in each window, in this order: backward passes, `exchange`, `unscale`, `divide`, `clip`, and one step"
+# Code, with the effect and the state where several have it -> the message, the hint, the severity if it is no error.
 _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     "G401": (
         "`{node}` steps {optimizer}, which has no gradients since they were cleared",
@@ -79,7 +80,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     ),
     "G402": (
         "`{node}` adds gradients of {optimizer} to some that were clipped or changed already: the sum is not",
-        "clip once, after the last backward pass of a window and before the step",
+        _ORDER,
     ),
     "G403": (
         "`{node}` steps {optimizer} a second time with the same gradients",
@@ -94,10 +95,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
         "route every path from the step to here through a node that clears them, such as `zero_grad`",
     ),
-    "G406": (
-        "`{node}` {does} gradients of {optimizer} after the step was taken with them",
-        "put it between the last backward pass and the step",
-    ),
+    "G406": ("`{node}` {does} gradients of {optimizer} after the step was taken with them", _ORDER),
     "G411": (
         "`{node}` {does} gradients of {optimizer} where there are none",
         "route every path to it through a backward pass, or guard it by a count of backward passes",
@@ -107,19 +105,31 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "`{node}` reads gradients of {optimizer} where there are none",
         "put it between the last backward pass of a window and `zero_grad`, on every path",
     ),
-    "G412": ("`{node}` {does} gradients of {optimizer} that were {done} already: {why}", "{advice}"),
-    "G413": (
-        "`{node}` adds gradients of {optimizer} to some that were {done} already: {why}",
-        "{advice} once, after the last backward pass of a window and before the step",
+    "G412": ("`{node}` {does} gradients of {optimizer} that were {done} already", _ORDER),
+    "G413": ("`{node}` adds gradients of {optimizer} to some that were {done} already", _ORDER),
+    "G414 owe": (
+        "`{node}` adds gradients of {optimizer} to some that `{divisor}` has divided",
+        "divide once a window",
     ),
-    "G414": ("`{node}` {why}", "{advice}"),
+    "G414 divide mixed": (
+        "`{node}` divides gradients of {optimizer} by `{divisor}`, by which not every loss was multiplied",
+        'let each node on the path that runs backward do so: reads = {{ loss_scale = "{divisor}" }}',
+    ),
+    "G414 divide": (
+        "`{node}` divides gradients of {optimizer} by `{divisor}` a second time",
+        "divide once a window",
+    ),
+    "G414 step": (
+        "`{node}` steps {optimizer} with gradients that were not divided by `{divisor}`",
+        "route every path to it through a node that divides, such as `unscale` by a scale, or `divide` by a count",
+    ),
     "G702": (
         "`{node}` steps {optimizer} with gradients that were not exchanged: weights would diverge between ranks",
         'sum them over ranks before: insert("exchange", before="clip")',
     ),
     "G703": (
         "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
-        "exchange after the last backward pass of a window, and clip after that",
+        _ORDER,
     ),
     "G703 read": (
         "`{node}` reads gradients of {optimizer} before they are exchanged: those of one rank, which differ",
@@ -128,32 +138,8 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     "G704": (
         "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the "
         "number of ranks",
-        "exchange once a window: after its last backward pass, and before anything else",
+        _ORDER,
     ),
-}
-# (effect, state) -> the reason, and the hint.
-_REASONS = {
-    ("backward", "exchanged"): ("part of the sum is from one process alone", "exchange"),
-    ("backward", "scaled"): ("the sum has two scales", "unscale"),
-    ("exchange", "exchanged"): ("they would be summed a second time", "exchange once a window"),
-    ("exchange", "scaled"): (
-        "each process has looked for overflow in its own part only",
-        "exchange before that",
-    ),
-    ("exchange", "clipped"): ("each process has clipped its own part", "exchange before clipping"),
-    ("scale", "scaled"): ("they would be divided by the scale twice", "unscale once a window"),
-    ("scale", "clipped"): ("they were clipped while scaled", "unscale before clipping"),
-    ("owe", "divided"): ("adds gradients of {optimizer} to some that `{divisor}` has divided", "divide once a window"),
-    ("divide", "mixed"): (
-        "divides gradients of {optimizer} by `{divisor}`, by which not every loss was multiplied",
-        'let each node on the path that runs backward do so: reads = {{ loss_scale = "{divisor}" }}',
-    ),
-    ("divide", "divided"): ("divides gradients of {optimizer} by `{divisor}` a second time", "divide once a window"),
-    ("step", "owing"): (
-        "steps {optimizer} with gradients that were not divided by `{divisor}`",
-        "route every path to it through a node that divides, such as `unscale` by a scale, or `divide` by a count",
-    ),
-    ("divide", "clipped"): ("the step would not use the clipped gradients", "divide before clipping"),
 }
 
 
@@ -170,11 +156,9 @@ def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
 
 
 def _fault(code: str, effect: str, state: str) -> Fault:
-    why, advice = _REASONS.get((effect, state), ("", ""))
-    words = {"does": _DOES.get(effect, ""), "done": _DONE.get(state, ""), "why": why, "advice": advice}
-    message, hint, *severity = _FAULTS.get(f"{code} {effect}", _FAULTS[code])
-    for word, text in words.items():
-        message, hint = message.replace(f"{{{word}}}", text), hint.replace(f"{{{word}}}", text)
+    keys = (f"{code} {effect} {state}", f"{code} {effect}", code)
+    message, hint, *severity = next(_FAULTS[key] for key in keys if key in _FAULTS)
+    message = message.replace("{does}", _DOES.get(effect, "")).replace("{done}", _DONE.get(state, ""))
     return Fault(code, message, hint, *severity)
 
 

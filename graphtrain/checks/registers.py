@@ -18,13 +18,14 @@ class Questions:
         answers: by the number of the question; None if it was not asked.
         first: those with which a run, or a visit of a body, begins.
         choices: the answers that were chosen in the present visit, in order.
+        asked: how many of these were asked for, in this round of choices.
     """
 
     def __init__(self) -> None:
         self.answers: list[bool | None] = []
         self.first: list[bool | None] = []
         self.choices: list[bool] = []
-        self._asked = 0
+        self.asked = 0
         self._numbers: dict[tuple[Scope, object], int] = {}
 
     def number(self, scope: Scope, question: object, first: bool | None = None) -> tuple[int, bool]:
@@ -46,15 +47,11 @@ class Questions:
         """The answer to a question; if it has none, the next choice: at first False."""
         answer = self.answers[number]
         if answer is None:
-            if self._asked == len(self.choices):
+            if self.asked == len(self.choices):
                 self.choices.append(False)
-            answer = self.answers[number] = self.choices[self._asked]
-            self._asked += 1
+            answer = self.answers[number] = self.choices[self.asked]
+            self.asked += 1
         return answer
-
-    def begin(self) -> None:
-        """Begin a visit with the present choices."""
-        self._asked = 0
 
     def choose_others(self) -> bool:
         """Go on to the next choices; False if there are no others."""

@@ -45,6 +45,7 @@ class Watch:
         report: called where a visit does harm.
 
     Attributes:
+        acts: path of a node -> what to call at its visits.
         marks: of each optimizer the state of its gradients; then those of divisors, windows and modes.
         divides_exchanged: the paths of nodes that divide gradients which were exchanged.
     """
@@ -55,40 +56,34 @@ class Watch:
         self._program, self._cells, self._report = program, cells, report
         self._acting = [node for node in program.nodes if node.plan_node.actions]
         self.optimizers = list(optimizers)
-        self.marks: list[Any] = ["clean"] * len(self.optimizers)
+        self.marks: list[Any] = []
         self.divides_exchanged: set[str] = set()
-        self._acts: dict[str, list[Act]] = {node.path: [] for node in program.nodes}
-        for at, name in enumerate(self.optimizers):
-            self._follow(at, RULES_OF_RANKS if ranks else RULES, optimizer=name)
+        self.acts: dict[str, list[Act]] = {node.path: [] for node in program.nodes}
+        for name in self.optimizers:
+            self._follow(RULES_OF_RANKS if ranks else RULES, optimizer=name)
         for node in self._acting:
             self._add_window(node)
         for divisor, effects in _divisors(program.plan, [node.plan_node for node in self._acting]):
             for name in self.optimizers:
-                self._follow(self._mark("clean"), RULES_OF_DIVISORS, effects, optimizer=name, divisor=divisor)
+                self._follow(RULES_OF_DIVISORS, effects, optimizer=name, divisor=divisor)
         self._modes = self._add_modes()
-
-    def acts(self, node: ProgramNode) -> list[Act]:
-        """What to call at a visit of a node."""
-        return self._acts[node.path]
-
-    def _mark(self, value: Any) -> int:
-        self.marks.append(value)
-        return len(self.marks) - 1
 
     # ---- gradients
 
-    def _follow(self, at: int, rules: _Rules, effects: _Effects | None = None, **words: str) -> None:
-        """Change a mark by rules wherever a visit acts on the gradients of an optimizer.
+    def _follow(self, rules: _Rules, effects: _Effects | None = None, **words: str) -> None:
+        """Add a mark that changes by rules wherever a visit acts on the gradients of an optimizer.
 
         Arguments:
             effects: path -> effect -> the effect on the mark, if it has one. Default: the effect itself.
             words: those of messages; `optimizer` is its name.
         """
+        at = len(self.marks)
+        self.marks.append("clean")
         for node in self._acting:
             for action in node.plan_node.actions:
                 effect = action.effect if effects is None else effects[node.path].get(action.effect)
                 if effect is not None and words["optimizer"] in action.optimizers:
-                    self._acts[node.path].append(functools.partial(self._act, node, at, effect, rules, **words))
+                    self.acts[node.path].append(functools.partial(self._act, node, at, effect, rules, **words))
 
     def _act(self, node: ProgramNode, at: int, effect: str, rules: _Rules, **words: str) -> None:
         before = self.marks[at]
@@ -114,32 +109,26 @@ class Watch:
         owner = self._program.by_path.get(window.path) if window is not None and window.kind == "field" else None
         if window is None or owner is None or not followed:
             return
-        for field in owner.kind.fields.values():
-            if field.counts == "backward" and window.name in (field.window, field.target):
-                self._cells.registers.add(owner, field.name)
-                if field.window is not None:
-                    self._cells.registers.add(owner, field.window)
-                passes = self._mark((0, False))
-                for other in self._acting:
-                    effects = [each.effect for each in other.plan_node.actions if followed[0] in each.optimizers]
-                    if effects:
-                        count = functools.partial(self._count, node, owner, field, passes, other, effects)
-                        self._acts[other.path].append(count)
-                return
+        counters = [each for each in owner.kind.fields.values() if each.counts == "backward"]
+        for field in [each for each in counters if window.name in (each.window, each.target)][:1]:
+            for name in filter(None, (field.name, field.window)):
+                self._cells.registers.add(owner, name)
+            count = functools.partial(self._count, node, owner, field, len(self.marks))
+            self.marks.append((0, False))
+            for other in self._acting:
+                if effects := [each.effect for each in other.plan_node.actions if followed[0] in each.optimizers]:
+                    self.acts[other.path].append(functools.partial(count, other, effects))
 
     def _count(
-        self,
-        node: ProgramNode,
-        owner: ProgramNode,
-        field: Field,
-        at: int,
-        acting: ProgramNode,
-        effects: Sequence[str],
+        self, node: ProgramNode, owner: ProgramNode, field: Field, at: int, acting: ProgramNode, effects: Sequence[str]
     ) -> None:
-        """A visit of a node that acts on the gradients of a window by which another divides."""
+        """A visit that acts on the gradients of a window by whose size a node divides its loss."""
         passes, is_cut = self.marks[at]
-        # Once it is cut, it stays so until the step: a node on the way may change the answer.
-        is_cut = "backward" not in effects and passes > 0 and (is_cut or self._is_cut())
+        # A short window is meant at the last batch, or by an answer that depends on data or time. Once it is cut, it
+        # stays so until the step: a node on the way may change the answer.
+        fetching = [each.fields for each in self._program.nodes if each.kind.fetches]
+        is_short = any(self._cells.questions.answers) or any(each["last"] or each["exhausted"] for each in fetching)
+        is_cut = "backward" not in effects and passes > 0 and (is_cut or is_short)
         opened = owner.fields[field.window] if field.window is not None and passes else 0
         size: int = opened or self._cells.field(owner, str(field.target)).read()
         words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}
@@ -157,28 +146,20 @@ class Watch:
                 passes = 0
         self.marks[at] = (passes, is_cut and passes > 0)
 
-    def _is_cut(self) -> bool:
-        """True where a short window is meant: at the last batch, or by an answer that depends on data or time."""
-        fetching = (node.fields for node in self._program.nodes if node.kind.fetches)
-        return any(self._cells.questions.answers) or any(each["last"] or each["exhausted"] for each in fetching)
-
     # ---- modes of models
 
-    def _add_modes(self) -> list[tuple[str, int]]:
+    def _add_modes(self) -> dict[str, int]:
         """A mark for each model that some node sets to evaluation mode: for each graph around the present node, what
         the nodes wrote with which an evaluation began there; None if none has.
         """
-        with_model = {
-            node.path: optimizers_of(node.scope, node.node, "model")
-            for node in self._program.nodes
-            if "model" in node.kind.slots and node.node.body is None
-        }
-        evaluated = [names for path, names in with_model.items() if self._program.by_path[path].kind.has_effect("eval")]
-        modes = [(model, self._mark((None,))) for model in dict.fromkeys(name for names in evaluated for name in names)]
-        for path, names in with_model.items():
-            node = self._program.by_path[path]
-            acts = [functools.partial(self._set_mode, node, model, at) for model, at in modes if model in names]
-            self._acts[path] += acts if node.kind.actions else []
+        nodes = [node for node in self._program.nodes if "model" in node.kind.slots and node.node.body is None]
+        used = [(node, model) for node in nodes for model in optimizers_of(node.scope, node.node, "model")]
+        models = dict.fromkeys([model for node, model in used if node.kind.has_effect("eval")])
+        modes = {model: len(self.marks) + number for number, model in enumerate(models)}
+        self.marks += [(None,)] * len(modes)
+        for node, model in used:
+            if model in modes and node.kind.actions:
+                self.acts[node.path].append(functools.partial(self._set_mode, node, model, modes[model]))
         return modes
 
     def _set_mode(self, node: ProgramNode, model: str, at: int) -> None:
@@ -199,12 +180,12 @@ class Watch:
 
     def enter(self) -> None:
         """A body is entered."""
-        for _, at in self._modes:
+        for at in self._modes.values():
             self.marks[at] = (*self.marks[at], None)
 
     def leave(self, body: Scope, last: ProgramNode) -> None:
         """A body is left after a node."""
-        for model, at in self._modes:
+        for model, at in self._modes.items():
             *around, inside = self.marks[at]
             self.marks[at] = tuple(around)
             if inside is not None:

@@ -1,10 +1,10 @@
 """Finds kinds and graphs by name: those declared by scripts, those shipped, those added by installed packages.
 
 A shipped kind is a file in `nodes/`, a shipped graph one in `graphs/`, an overlay one in `graphs/overlays/`, each under
-the name of its file; a procedure of the gallery has its graph or its overlay, and its kinds, in a folder
-`graphs/gallery/NAME/`. Listing them imports none of them, and importing them does not import torch. Another package
-adds kinds, graphs and overlays, under names that are not shipped, by entry points: a function or class marked `@node`
-in the group `graphtrain.nodes`, the package that holds ``NAME.toml`` in `graphtrain.graphs` or `graphtrain.overlays`.
+the name of its file; a procedure of the gallery has its graph or its overlay in ``graphs/gallery/NAME/NAME.toml``, and
+its kinds in ``NAME.py`` there. Importing them does not import torch. Another package adds kinds, graphs and overlays,
+under names that are not shipped, by entry points: a function or class marked `@node` in the group `graphtrain.nodes`,
+the package that holds ``NAME.toml`` in `graphtrain.graphs` or `graphtrain.overlays`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,26 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 @functools.cache
-def _kinds() -> dict[str, str]:
-    """The module of every shipped kind; helpers have names that begin with an underscore."""
-    kinds = {file.stem: f"graphtrain.nodes.{file.stem}" for file in (_PACKAGE / "nodes").glob("[!_]*.py")}
-    for file in (_PACKAGE / "graphs" / "gallery").glob("[!_]*/[!_]*.py"):
-        if not file.stem.endswith("_example"):
-            kinds[file.stem] = f"graphtrain.graphs.gallery.{file.parent.name}.{file.stem}"
-    return kinds
+def _files() -> frozenset[str]:
+    """The kinds in `nodes/`; helpers have names that begin with an underscore."""
+    return frozenset(file.stem for file in (_PACKAGE / "nodes").glob("[!_]*.py"))
+
+
+@functools.cache
+def _kinds_in(module: str) -> dict[str, Kind]:
+    # Functions and classes only: reading an attribute of a lazily imported module would import it.
+    values = (
+        value for value in vars(importlib.import_module(module)).values() if isinstance(value, FunctionType | type)
+    )
+    return {kind.name: kind for value in values if isinstance(kind := vars(value).get("__kind__"), Kind)}
+
+
+@functools.cache
+def _of_gallery() -> dict[str, Kind]:
+    """The kinds of all procedures, whose modules are imported once a name is not that of a file in `nodes/`."""
+    files = (_PACKAGE / "graphs" / "gallery").glob("[!_]*/[!_]*.py")
+    modules = [_kinds_in(f"graphtrain.graphs.gallery.{file.parent.name}.{file.stem}") for file in files]
+    return {name: kind for kinds in modules for name, kind in kinds.items()}
 
 
 @functools.cache
@@ -76,19 +89,12 @@ def find_kind(name: str) -> Kind | None:
     """The kind of that name, or None. Importing the module of a kind is the only code this runs."""
     if (kind := DECLARED.get(name) or OF_ADAPTERS.get(name)) is not None:
         return kind
-    if name in _kinds():
-        return _shipped_kind(name)
+    if name in _files():
+        return _kinds_in(f"graphtrain.nodes.{name}")[name]
+    if name in _of_gallery():
+        return _of_gallery()[name]
     entry = _entry_points("graphtrain.nodes").get(name)
     return kind_of(entry.load()) if entry is not None else None
-
-
-@functools.cache
-def _shipped_kind(name: str) -> Kind:
-    module = importlib.import_module(_kinds()[name])
-    # Functions and classes only: reading an attribute of a lazily imported module would import it.
-    marked = (value for value in vars(module).values() if isinstance(value, FunctionType | type))
-    kinds = (getattr(value, "__kind__", None) for value in marked)
-    return next(kind for kind in kinds if isinstance(kind, Kind) and kind.name == name)
 
 
 def kind_of_node(node: Node) -> Kind | None:
@@ -100,7 +106,7 @@ def kind_of_node(node: Node) -> Kind | None:
 
 def known_kinds() -> list[str]:
     """The names of all kinds that can be used now."""
-    return sorted({*DECLARED, *_kinds(), *_entry_points("graphtrain.nodes")})
+    return sorted({*DECLARED, *_files(), *_of_gallery(), *_entry_points("graphtrain.nodes")})
 
 
 def family_of_node(node: Node) -> str:

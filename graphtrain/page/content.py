@@ -12,9 +12,12 @@ from typing import Any
 import numpy
 
 from graphtrain.errors import GraphtrainError
-from graphtrain.page.pictures import content_of
+from graphtrain.graph.elements import nodes_of
+from graphtrain.page.pictures import content_of, difference_of
 from graphtrain.printable import printable
+from graphtrain.report.numbers import duration, rate, share
 from graphtrain.report.run import Run
+from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.run_directory import ACTIVE
 
 MOST_POINTS = 2000  # of a curve: in each part of it, the first, the last, the smallest and the largest value stay
@@ -24,29 +27,37 @@ _PLACES = ("step", "epoch")
 
 
 def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
-    """What a page shows of one run, or of several beside each other.
+    """What a page shows of one run, or of several beside each other; of two also how their graphs differ.
 
     Raises:
         UsageError: there is no run in a folder, or its files cannot be read.
     """
-    return {"runs": [_content_of_run(Run(path)) for path in paths]}
+    runs = [Run(path) for path in paths]
+    return {
+        "runs": [_content_of_run(run) for run in runs],
+        "difference": difference_of(*runs) if len(runs) == 2 else None,
+    }
 
 
 def _content_of_run(run: Run) -> dict[str, Any]:
     rows = run.metrics
-    drawn, why_none = None, ""
+    graph, drawn, why_none = None, None, ""
     try:
-        drawn = content_of(run.graph)
+        graph = run.graph
     except GraphtrainError as error:
         why_none = str(error)
-    counted = 1 + (2 * len(drawn["nodes"]) + len(drawn["edges"]) if drawn is not None else 0)
-    moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // counted)))
+    counted = 4 * len(nodes_of(graph)) if graph is not None else 0
+    moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // (1 + counted))))
+    if graph is not None:
+        last = moments[-1] if moments else {}
+        drawn = content_of(graph, last.get("runs", {}), last.get("taken", {}))
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
         "status": {key: printable(str(run.status.get(key) or "")) for key in ("state", "place", "position")},
         "condition": printable(run.condition),
         "why": [*run.why()][run.state in ACTIVE :],
+        "progress": _progress(run.snapshot()) if run.state in ACTIVE else None,
         "rows": len(rows),
         "settings": {printable(name): printable(str(value)) for name, value in run.settings.items()},
         "versions": run.versions,
@@ -60,6 +71,18 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         "ticks": _ticks(moments, rows, drawn or {"nodes": {}, "edges": {}}),
         "lines": [*_lines(run)],
     }
+
+
+def _progress(snapshot: Snapshot) -> dict[str, Any]:
+    """How much is done, from 0 to 1; pace and time left."""
+    done = snapshot.until_done if snapshot.done is None else snapshot.done
+    left = [f"{duration(snapshot.seconds_left)} left"] if snapshot.seconds_left is not None else []
+    words = [
+        *([share(done)] if done is not None else []),
+        *(rate(pace, printable(unit)) for unit, pace in snapshot.rates.items()),
+        *left,
+    ]
+    return {"done": done, "words": ", ".join(words)}
 
 
 # ---- curves

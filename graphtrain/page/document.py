@@ -12,9 +12,9 @@ from typing import Any
 
 from graphtrain.errors import UsageError
 from graphtrain.page.content import content_of_runs
-from graphtrain.page.pictures import style
 from graphtrain.printable import printable
 from graphtrain.storage.files import write_output
+from graphtrain.viz.theme import style
 
 STYLES = ("uPlot.css", "page.css", "pictures.css")
 SCRIPTS = {

@@ -1,124 +1,88 @@
-"""The pictures of a graph for a page, with what its elements stand for: nodes by their keys, arrows by their edges."""
+"""The pictures of a graph for a page, with what their elements stand for: boxes by keys, arrows by numbers."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from graphtrain.errors import GraphtrainError
-from graphtrain.graph.elements import GraphData, Node, nodes_of, settings_of
+from graphtrain.graph.elements import GraphData, Node, kind_text, settings_of
 from graphtrain.graph.registry import kind_of_node
+from graphtrain.printable import shown
+from graphtrain.report.run import Run
+from graphtrain.viz.describe import describe
+from graphtrain.viz.difference import describe_difference
 from graphtrain.viz.dot import to_dot
-from graphtrain.viz.picture import Picture, key_of, picture
-from graphtrain.viz.render import draw
-from graphtrain.viz.theme import DARK, LIGHT, rules
-from graphtrain.viz.wording import kind_line, one_line
+from graphtrain.viz.render import element
+
+_svg = functools.lru_cache(maxsize=32)(element)  # a page that is watched asks for the same pictures again: 200 ms each
+_MOST_RUNS = 9_999  # in the pictures; a page writes the counts of a moment over them
 
 
-def content_of(graph: GraphData) -> dict[str, Any]:
+def content_of(graph: GraphData, runs: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, Any]:
     """What a page shows of a graph: its pictures, unfolded and folded; its nodes by path, and its edges by key.
 
-    The key of an edge is that of `graphtrain.Run.activity`. Where nothing can draw, there are no pictures, and `error`
-    says why.
+    Where nothing can draw, there are no pictures, and `error` says why.
+
+    Arguments:
+        graph: the graph.
+        runs: how often each node ran; a body that never ran is folded. Empty where that is not known.
+        taken: how often each edge was taken, by its key in `graphtrain.Run.activity`.
 
     >>> from graphtrain import Graph
-    >>> content = content_of(Graph.load("evaluate"))
+    >>> content = content_of(Graph.load("evaluate"), {}, {})
     >>> [drawn["name"] for drawn in content["pictures"]], content["edges"]["eval_batch -> next_batch"]["order"]
     (['unfolded'], 2)
     """
-    edges = dict(_edges(graph))
+    whole = describe(graph)
+    bodies = [box.path for box in whole.nodes if box.is_body]
+    nodes = {box.key: box.path for box in whole.nodes}
+    counts = {name: _MOST_RUNS for name in (*nodes.values(), *taken) if name not in bodies or runs.get(name)}
     content: dict[str, Any] = {
         "name": graph.name,
-        "nodes": {path: _node(node) for path, node in nodes_of(graph).items()},
-        "edges": edges,
+        "nodes": {box.path: _node(box.node) for box in whole.nodes if box.node is not None},
+        "edges": {
+            arrow.key: {
+                "source": nodes[arrow.source],
+                "target": arrow.key.partition(" -> ")[2].partition(" if ")[0],
+                "guard": arrow.guard or "",
+                "expression": arrow.expression,
+                "order": arrow.number or 1,
+            }
+            for arrow in whole.arrows
+            if arrow.source in nodes
+        },
         "pictures": [],
         "error": "",
     }
     try:
-        content["pictures"].append(_drawn("unfolded", picture(graph), graph))
-        if any(node.body is not None for node in graph.nodes.values()):
-            content["pictures"].append(_drawn("folded", _folded(graph), graph))
+        for name, folded in (("unfolded", []), ("folded", bodies))[: 2 if bodies else 1]:
+            drawn = describe(graph, counts if runs else None, folded=folded)
+            drawn.caption = []
+            for box in drawn.nodes:
+                box.width = 1.2
+            arrows = [arrow.key if arrow.source in nodes else None for arrow in drawn.arrows]
+            content["pictures"].append({"name": name, "svg": _svg(to_dot(drawn)), "keys": nodes, "arrows": arrows})
     except GraphtrainError as error:
         content["error"] = str(error)
     return content
 
 
-def _drawn(name: str, drawn: Picture, graph: GraphData) -> dict[str, Any]:
-    keys = {key_of(path.split("/")): path for path in nodes_of(graph)}
-    arrows = []
-    for arrow in drawn.arrows:
-        path = keys.get(arrow.source)
-        edge = None
-        if path is not None:
-            scope, _, source = path.rpartition("/")
-            edge = _scope(graph, scope).edges[source][(arrow.number or 1) - 1]
-        arrows.append(None if edge is None else f"{path} -> {edge}")
-    return {"name": name, "svg": _svg(drawn), "keys": keys, "arrows": arrows}
-
-
-def _svg(drawn: Picture) -> str:
-    return _laid_out(to_dot(drawn, arrow_ids=True))
-
-
-@functools.lru_cache(maxsize=32)  # a page that is watched asks for the same pictures again and again: 200 ms each
-def _laid_out(dot_text: str) -> str:
-    text = draw(dot_text, "svg").decode()
-    return text[text.index("<svg") :]
-
-
-def _scope(graph: GraphData, scope: str) -> GraphData:
-    for name in filter(None, scope.split("/")):
-        body = graph.nodes[name].body
-        assert body is not None
-        graph = body
-    return graph
-
-
-def _folded(graph: GraphData) -> Picture:
-    """The picture of a graph in which every body is one box."""
-    bodies = {name: node for name, node in graph.nodes.items() if node.body is not None}
-    closed = {name: replace(node, body=None, use=node.body.name) for name, node in bodies.items() if node.body}
-    drawn = picture(replace(graph, nodes={**graph.nodes, **closed}))
-    keys = {key_of([name]) for name in bodies}
-    return drawn.map_boxes(lambda box: replace(box, family="nested") if box.key in keys else box)
+def difference_of(before: Run, after: Run) -> dict[str, Any] | None:
+    """The picture of what differs between the graphs of two runs; None where nothing does, or it cannot be drawn."""
+    try:
+        difference = before.graph.diff(after.graph)
+        return {"svg": _svg(to_dot(describe_difference(difference))), "text": str(difference)} if difference else None
+    except GraphtrainError:
+        return None
 
 
 def _node(node: Node) -> dict[str, Any]:
     kind = kind_of_node(node) if node.body is None else None
-    about = one_line(kind.description.partition("\n")[0]).replace("``", "`") if kind is not None else ""
+    about = shown(kind.description.partition("\n")[0]).replace("``", "`") if kind is not None else ""
     return {
-        "kind": kind_line(node) or node.use,
+        "kind": kind_text(node) or node.use,
         "about": about,
-        "settings": [one_line(line) for line in settings_of(node)],
+        "settings": [shown(line) for line in settings_of(node)],
     }
-
-
-def _edges(graph: GraphData, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    for source, edges in graph.edges.items():
-        for order, edge in enumerate(edges, 1):
-            expression = graph.guards.get(edge.when, "") if edge.when is not None else ""
-            yield (
-                f"{prefix}{source} -> {edge}",
-                {
-                    "source": f"{prefix}{source}",
-                    "target": edge.target,
-                    "guard": edge.when or "",
-                    "expression": expression,
-                    "order": order,
-                },
-            )
-    for name, node in graph.nodes.items():
-        if node.body is not None:
-            yield from _edges(node.body, f"{prefix}{name}/")
-
-
-def style() -> str:
-    """CSS for the pictures: the colours of the classes that `to_dot` gives, in light and in dark.
-
-    >>> ".heat10" in style() and "[data-theme=dark]" in style()
-    True
-    """
-    light = (f".graph-picture {rule}\n" for rule in rules(LIGHT))
-    return "".join([*light, *(f"[data-theme=dark] .graph-picture {rule}\n" for rule in rules(DARK))])

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.page.content import content_of_runs
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
+from graphtrain.plain import json_value
 from graphtrain.printable import printable
 from graphtrain.report.numbers import metric
 from graphtrain.report.run import Run, as_of_now, run_directories
@@ -76,19 +77,27 @@ class Watched:
         return [known[name] for name in names]
 
     def _listed(self, folder: Path) -> Iterator[dict[str, Any]]:
+        """The runs, with the columns of ``graphtrain ls``."""
         for path in run_directories(folder):
             with contextlib.suppress(GraphtrainError):  # removed since, or damaged
                 run = Run(path)
-                yield {
-                    "name": _name(path, folder),
+                snapshot, is_over = run.snapshot(), run.state not in ACTIVE
+                metrics = {printable(name): float(f"{value:.6g}") for name, value in snapshot.measured.items()}
+                cells = {
                     "state": printable(run.condition),
                     "place": run.place,
-                    "why": "" if run.state in ACTIVE else _why(path, _written(path / STATUS_FILE), run.state),
-                    "measured": {
-                        printable(name): float(f"{value:.6g}") if math.isfinite(value) else metric(value)
-                        for name, value in run.snapshot().measured.items()
-                    },
+                    "graph": printable(snapshot.graph),
+                    "age": run.age_seconds,
+                    "resumable": ""
+                    if not is_over or run.state == "finished"
+                    else "yes"
+                    if run.newest
+                    else "no checkpoint",
+                    "best": run.best.get("best", {}).get("value"),
+                    **{name: value if math.isfinite(value) else metric(value) for name, value in metrics.items()},
+                    "why": _why(path, _written(path / STATUS_FILE), run.state) if is_over else "",
                 }
+                yield {"name": _name(path, folder), "cells": json_value(cells)}
 
 
 def _name(run: Path, folder: Path) -> str:

@@ -275,33 +275,27 @@ class Agreement:
             is_lost = isinstance(error, LostRankError) or any(word in lost for word in _LOST_CONNECTION)
             if isinstance(error, GraphtrainError) or not is_lost:
                 raise
-        self._lost(lost)
-
-    def _lost(self, why: str) -> NoReturn:
-        """Raise an error with what is known about a rank that does not take part."""
+        # What is known about a rank that does not take part.
         for _ in range(_GRACE_ATTEMPTS):
             missing = self.ranks.ended()  # read first: a rank reports its failure before it ends
             if failure := failure_of(self.ranks, 0.0 if missing else _GRACE_SECONDS / _GRACE_ATTEMPTS):
                 raise RankFailedError(failure)
             if missing:
                 break
-        what = "has ended without a message"
-        if not missing and (missing := self._missing()):
-            what = "did not come"
-        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
+        what = "has ended without a message" if missing else "did not come"
+        if not missing:
+            try:
+                self.ranks.publish(f"late/{self.rank}", b"")
+                others = [rank for rank in range(self.world_size) if rank != self.rank]
+                missing = [rank for rank in others if self.ranks.read(f"late/{rank}", 1.0) is None]
+            except LostRankError:  # the rank with the store is gone
+                missing = [0]
+        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {lost.splitlines()[0]}"
         raise RankFailedError(
             f"{who}; the others wait {self.place()}",
             "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
             f"ranks wait {self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
         )
-
-    def _missing(self) -> list[int]:
-        try:
-            self.ranks.publish(f"late/{self.rank}", b"")
-        except LostRankError:  # the rank with the store is gone
-            return [0]
-        others = [rank for rank in range(self.world_size) if rank != self.rank]
-        return [rank for rank in others if self.ranks.read(f"late/{rank}", 1.0) is None]
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""

@@ -57,20 +57,18 @@ class Cells:
     # ---- resources, and step functions with their inputs
 
     def _resource(self, node: ProgramNode, read: Read, name: str) -> Any:
+        """The value of a resource; a user's step function is called with the model, the batch, and its extra inputs."""
         value = self._program.resource(name, read, node.path)
         if "a step function" in read.holds and value is not None:
             is_prepared = isinstance(value, StepCall)  # else it has another name than those of a model
-            return self._step_function(node, name, value if is_prepared else step_call(value, name))
+            step = value if is_prepared else step_call(value, name)
+            reads = [(extra, self._program.step_input(node, extra)) for extra in step.extra_inputs]
+            self.extra_inputs.setdefault(node.path, []).extend(reads)
+            getters = [(extra.name, self._step_input(node, extra, ref)) for extra, ref in reads]
+            call = StepInputs(step.call, tuple(getters)) if getters else step.call
+            returned = node.plan_node.returned
+            return StepOutputs(call, node.path, name, returned, self._slots) if returned else call
         return value.function if isinstance(value, StepCall) else value
-
-    def _step_function(self, node: ProgramNode, name: str, step: StepCall) -> Any:
-        """A user's step function, called with the model and the batch; its extra inputs are looked up here."""
-        reads = [(read, self._program.step_input(node, read)) for read in step.extra_inputs]
-        self.extra_inputs.setdefault(node.path, []).extend(reads)
-        getters = tuple((read.name, self._step_input(node, read, ref)) for read, ref in reads)
-        call = StepInputs(step.call, getters) if getters else step.call
-        returned = node.plan_node.returned
-        return StepOutputs(call, node.path, name, returned, self._slots) if returned else call
 
     def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Get:
         """A call that returns an input of a step function; it raises for what no step function has returned yet."""
@@ -119,7 +117,7 @@ class Cells:
             return never
         if node.trigger is None:
             return lambda: True
-        calls = [node.trigger.due, *(self.field(node, name).read for name in node.plan_node.extra_due_fields)]
+        calls = [node.trigger.due, *[self.field(node, name).read for name in node.plan_node.extra_due_fields]]
         due = any_of([call for call in calls if call is not never])
         may_be_due = node.trigger.may_be_due if isinstance(node.trigger, Every) else None
         return due if due is never or may_be_due is None else lambda: may_be_due() and due()
@@ -131,11 +129,7 @@ class Cells:
         return compile_guard(expression, functools.partial(self.named, scope))
 
     def expression(self, ref: Ref) -> Get:
-        """A call that returns the value of an expression, converted for its parameter.
-
-        Raises:
-            ExpressionError: when called: it raises, or has a value that the parameter cannot have.
-        """
+        """A call that returns the value of an expression, converted for its parameter, or raises an ExpressionError."""
         scope = self._program.scopes.get(ref.path)
         if scope is None:  # of a node in a bypassed body
             path, _, name = ref.name.rpartition(".")
@@ -185,16 +179,10 @@ class Cells:
 
 
 def evaluated(ref: Ref, read: Get) -> Get:
-    """A call that returns the value of an expression.
+    """A call that returns the value of an expression, which `read` returns, if it fits its parameter.
 
     A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.coerce` decides
     about the rest.
-
-    Arguments:
-        read: returns the value of the expression.
-
-    Raises:
-        ExpressionError: when called.
     """
     name, text, parameter = ref.name, ref.text, ref.parameter
     annotation = parameter.annotation if parameter is not None else None

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
 from graphtrain.plan.scope import Scope
-from graphtrain.program.bind import Clock, Program, ProgramNode
+from graphtrain.program.bind import Clock, Program
 from graphtrain.report.values import ROW_POSITION
 
 # Units that start again at 0, or that duplicate another one: no rate is shown for them, nor for the runs of a node.
@@ -26,20 +26,27 @@ class RunClock:
     def __init__(self, program: Program) -> None:
         self._program = program
         self.ends = self._ends(program.main)
-        self._outer_clocks = {scope: _outer_clocks(program, scope) for scope in program.training}
-        self.columns: tuple[str, ...] = tuple(
-            dict.fromkeys(name for clocks in self._outer_clocks.values() for name in clocks)
-        )
+        # Scope -> the clocks of the graphs around it but time, by name. A name that rows of metrics already have is
+        # prefixed by the path of its graph, or the name of the outermost.
+        self._outer_clocks: dict[Scope, dict[str, Clock]] = {}
+        for scope in program.training:
+            named = self._outer_clocks.setdefault(scope, {})
+            for graph in scope.around[:-1]:
+                for unit, clock in program.clocks[graph].items():
+                    if clock.declared.in_digest:
+                        is_taken = unit in named or unit in ROW_POSITION
+                        named[f"{graph.path or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = clock
+        self.columns = tuple(dict.fromkeys([name for clocks in self._outer_clocks.values() for name in clocks]))
 
     @property
     def shown_ends(self) -> tuple[Term, ...]:
         """The amounts that end the graph which trains, and those around it."""
-        return tuple(term for scope in self._program.clocked.around[::-1] for term in self._ends(scope))
+        return tuple([term for scope in self._program.clocked.around[::-1] for term in self._ends(scope)])
 
     def _ends(self, scope: Scope) -> tuple[Term, ...]:
         nodes = self._program.nodes_in(scope)
         triggers = [node.plan_node.trigger for node in nodes if node.kind.trigger == "after"]
-        return tuple(term for trigger in triggers if trigger is not None for term in trigger.terms)
+        return tuple([term for trigger in triggers if trigger is not None for term in trigger.terms])
 
     def count(self, unit: str) -> Fraction | None:
         """The exact value of a unit, of the graph that trains or else of an enclosing one; None if not counted."""
@@ -67,12 +74,6 @@ class RunClock:
             return {}
         return {"clock_of": self._program.clocked.path.rstrip("/"), "clocks": self.outer_counts()}
 
-    def go_by(self, path: str, position: int) -> None:
-        """Use the clock of the innermost training graph around a position, or else of the body at a path."""
-        program, around = self._program, self._program.nodes[position].scope.around
-        last = [scope for scope in program.training if scope.path == f"{path}/"]
-        program.clocked = [program.clocked, *last, *(scope for scope in around if scope in program.training)][-1]
-
     def step_and_epoch(self) -> tuple[int, float]:
         """Steps of the optimizer, and epochs as a fraction, for a row of metrics."""
         return int(self.count("steps") or 0), float(self.count("epochs") or 0)
@@ -80,15 +81,16 @@ class RunClock:
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""
         clock = self._program.clock(self._program.clocked, "epoch_batches")
-        return _target(clock.node, clock.field) or None if clock is not None else None
+        target = clock.declared.target if clock is not None else None
+        return getattr(clock.node.instance, target) or None if clock is not None and target is not None else None
 
     def window(self) -> tuple[int, int] | None:
         """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
         for node in self._program.nodes_in(self._program.clocked):
             for field in node.kind.fields.values():
                 if field.counts is not None and (passes := getattr(node.instance, field.name)):
-                    opened = getattr(node.instance, field.window) if field.window is not None else 0
-                    return passes, opened or _target(node, field.name)
+                    sizes = [getattr(node.instance, name) for name in (field.window, field.target) if name is not None]
+                    return passes, next(filter(None, sizes), 0)
         return None
 
     def evaluation(self, position: int) -> tuple[str, int, int | None] | None:
@@ -99,9 +101,9 @@ class RunClock:
         for scope in self._program.nodes[position].scope.around[::-1]:
             nodes = [node for node in self._program.nodes_in(scope) if not node.bypassed]
             names = [str(node.parameters[node.kind.records]) for node in nodes if node.kind.records]
-            fetching = next((node for node in nodes if node.kind.fetches), None)
-            if fetching is not None and names and not scope.steps:
-                return names[0], fetching.instance.epoch_batches, fetching.instance.epoch_length or None
+            fetching = [node.instance for node in nodes if node.kind.fetches]
+            if fetching and names and not scope.steps:
+                return names[0], fetching[0].epoch_batches, fetching[0].epoch_length or None
         return None
 
     def shares(self, until: Trigger) -> dict[Term, float]:
@@ -129,24 +131,3 @@ class RunClock:
 
 def _text(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{float(value):.2f}"
-
-
-def _outer_clocks(program: Program, scope: Scope) -> dict[str, Clock]:
-    """The clocks of enclosing graphs but time, by name.
-
-    A name that rows of metrics already have is prefixed by the path of its graph, or the name of the outermost.
-    """
-    *outer, _ = scope.around
-    columns: dict[str, Clock] = {}
-    for graph in outer:
-        for unit, clock in program.clocks[graph].items():
-            if clock.declared.in_digest:
-                is_taken = unit in columns or unit in ROW_POSITION
-                columns[f"{graph.path or f'{graph.graph.name}/'}{unit}" if is_taken else unit] = clock
-    return columns
-
-
-def _target(node: ProgramNode, name: str) -> int:
-    """The final value of a counter, as its kind declares it; 0 if not known."""
-    target = node.kind.fields[name].target
-    return (getattr(node.instance, target) or 0) if target is not None else 0

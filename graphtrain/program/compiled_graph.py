@@ -20,7 +20,6 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.clock import RunClock
 from graphtrain.program.requests import Requests
-from graphtrain.program.resources import OF_PROGRAM
 from graphtrain.program.stateful_objects import StatefulObjects
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
@@ -67,8 +66,7 @@ class CompiledGraph:
         self.graph = graph
         plan = Plan(graph)
         self.program = Program(plan, prepared)
-        # Unchanged nodes keep their object: its iterator continues, nothing is fetched again. They get it before
-        # anything is compiled, since compiled code refers to it.
+        # The iterator of a node that keeps its object continues. It gets it first: compiled code refers to it.
         self.kept: set[ProgramNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
@@ -162,17 +160,8 @@ class CompiledGraph:
             )
         return node.index
 
-    def at_end(self) -> None:
-        """Run what nodes do at the end of the run; a second call does nothing."""
-        for act in self.compiler.at_end:
-            act()
-
     def release(self, kept: Collection[ProgramNode] = ()) -> None:
-        """Let nodes release what they can start again, such as the worker processes of a loader.
-
-        Arguments:
-            kept: nodes, also of another graph, whose objects are still used. Default: none.
-        """
+        """Let nodes release what they can start again, such as the workers of a loader; but no object of those kept."""
         objects = {id(node.instance) for node in kept}
         for node in self.program.nodes:
             if node.kind.has("release") and not node.bypassed and id(node.instance) not in objects:
@@ -188,13 +177,15 @@ class CompiledGraph:
         return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
-        """Set up the nodes around a position, from their progress. May draw random numbers.
+        """Set up the nodes around a position, from their progress, and go by its clock. May draw random numbers.
 
         Arguments:
             trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
         """
-        self.run_clock.go_by(trained_last, position)
-        for scope in self.program.nodes[position].scope.around:
+        program, around = self.program, self.program.nodes[position].scope.around
+        last = [scope for scope in program.training if scope.path == f"{trained_last}/"]
+        program.clocked = [program.clocked, *last, *(scope for scope in around if scope in program.training)][-1]
+        for scope in around:
             self.compiler.visits.enter(scope, reset=False, ready=self.kept)
 
 
@@ -217,19 +208,16 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:
-    """Give nodes that are unchanged from another program their object from there."""
+    """Give unchanged nodes that fetch batches their object from another program; ranks fetch rounds for its windows."""
     kept = set()
-    for node in program.nodes:
+    for node in program.nodes if program.resources.get("ranks") is None else ():
         old = former.by_path.get(renaming.former(node.path) or "")
-        if old is None or old.bypassed or node.bypassed:
+        if old is None or old.bypassed or node.bypassed or not node.kind.fetches:
             continue
         reads = node.plan_node.setup_reads
         is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
-        # An object that reads a slot or a field at any time, or calls the engine, has to do so in this program. What
-        # one process fetches does not depend on the program; several ranks fetch rounds for its windows.
-        is_alone_and_fetches = node.kind.fetches and program.resources.get("ranks") is None
         for leaf in (leaf for _, ref in reads for leaf in ref.leaves()):
-            is_same &= leaf.kind == "resource" and (leaf.name not in OF_PROGRAM or is_alone_and_fetches)
+            is_same &= leaf.kind == "resource"  # a slot would be read in the other program
             is_same &= program.resources.get(leaf.name) is former.resources.get(leaf.name)
         if is_same:
             node.instance = old.instance

@@ -20,31 +20,13 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
-# Names of slots that the engine itself supplies: first those of which a program gives each node its own.
-OF_PROGRAM = (
-    "asks",
-    "backward",
-    "current_loader",
-    "graph_trains",
-    "history",
-    "metric_prefix",
-    "step_names",
-    "training_precision",
-    "windows",
-)
+# Names of slots that the engine itself supplies: those of the run, and those that are different for each node.
 PROVIDED = (
-    *OF_PROGRAM,
-    "checkpoints",
-    "data_state",
-    "device",
-    "notify",
-    "ranks",
-    "recorder",
-    "run_optimizers",
-    "running_seconds",
-    "saving",
+    "checkpoints", "data_state", "device", "notify", "ranks", "recorder", "run_optimizers", "running_seconds", "saving",
     "seed",
-)
+    "asks", "backward", "current_loader", "graph_trains", "history", "metric_prefix", "step_names",
+    "training_precision", "windows",
+)  # fmt: skip
 
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
@@ -98,11 +80,7 @@ class StepOutputs:
         return self.take(self.step(model, batch))
 
     def take(self, result: Any) -> Any:
-        """The rest of a result once its slots are written; None for None, which the node checks.
-
-        Raises:
-            UsageError: a slot has no value.
-        """
+        """The rest of a result once its slots are written; None for None, which the node checks."""
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
             return self.take(result[0]), result[1]
         if result is None:
@@ -141,7 +119,16 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
         UsageError: a resource has a name that the engine supplies, or does not fit its name, or a step function cannot
             be called with a model and a batch.
     """
-    _refuse_types(resources)
+    for name, method, expected in (
+        ("model", "named_modules", "a torch.nn.Module"),
+        ("optimizer", "step", "an optimizer, or a list of them"),
+        ("scheduler", "step", "a scheduler, or a list of them"),
+    ):
+        supplied = resources.get(name)
+        for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
+            if value is not None and (isinstance(value, type) or not hasattr(value, method)):
+                got = f"the class {value.__name__}, not an object" if isinstance(value, type) else described(value)
+                raise UsageError(f"`{name}` must be {expected}; got {got}")
     if taken := sorted(set(PROVIDED) & set(resources)):
         raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
     objects = resources.get("metric_objects")
@@ -162,27 +149,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     return prepared
 
 
-def _refuse_types(resources: Mapping[str, Any]) -> None:
-    """Raise for a class instead of an instance, and for a value that does not fit its name."""
-    for name, method, expected in (
-        ("model", "named_modules", "a torch.nn.Module"),
-        ("optimizer", "step", "an optimizer, or a list of them"),
-        ("scheduler", "step", "a scheduler, or a list of them"),
-    ):
-        supplied = resources.get(name)
-        for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
-            if isinstance(value, type):
-                raise UsageError(f"`{name}` must be {expected}; got the class {value.__name__}", "make an object of it")
-            if value is not None and not hasattr(value, method):
-                raise UsageError(f"`{name}` must be {expected}; got {described(value)}")
-
-
 def _metric_objects(objects: Any) -> Iterable[Any]:
-    """The metric objects of a run.
-
-    Raises:
-        UsageError: they are no mapping of objects with `update`, `compute` and `reset`, or one has two names.
-    """
+    """The metric objects of a run: a mapping of objects with `update`, `compute` and `reset`, each with one name."""
     if not isinstance(objects, Mapping) or not all(isinstance(name, str) for name in objects):
         hint = 'give each object a name, as in metric_objects={"val/f1": F1Score(...)}'
         raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)
@@ -265,19 +233,18 @@ def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[s
     Raises:
         UsageError: one of them cannot be copied.
     """
-    return {**resources, **{name: _copy(name, source, resources[source]) for name, source in made.items()}}
-
-
-def _copy(name: str, source: str, value: Any) -> Any:
-    try:
-        copied = copy.deepcopy(value)
-    except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
-        raise UsageError(
-            f"`{name}` is made as a copy of `{source}`, a {type(value).__name__} that cannot be copied: {error}",
-            f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
-            f"{name}.load_state_dict({source}.state_dict())",
-        ) from None
-    for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
-        parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
-        parameter.grad = None
-    return copied
+    copies: dict[str, Any] = {}
+    for name, source in made.items():
+        try:
+            copies[name] = copied = copy.deepcopy(resources[source])
+        except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
+            what = f"`{source}`, a {type(resources[source]).__name__} that cannot be copied"
+            raise UsageError(
+                f"`{name}` is made as a copy of {what}: {error}",
+                f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
+                f"{name}.load_state_dict({source}.state_dict())",
+            ) from None
+        for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():
+            parameter.requires_grad = False  # the attribute: the method refuses a parameter without a shape
+            parameter.grad = None
+    return {**resources, **copies}

@@ -15,9 +15,8 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
-from graphtrain.program.bind import ProgramNode
 from graphtrain.program.stateful_objects import StatefulObjects
-from graphtrain.state.changes import OTHER_SUBMODULES, changes
+from graphtrain.state.changes import NO_CHANGES, OTHER_SUBMODULES, changes
 from graphtrain.state.changes import restore as restore_changes
 from graphtrain.state.codec import StateReader, parts_in
 from graphtrain.state.generators import capture_random, restore_random
@@ -32,8 +31,6 @@ from graphtrain.storage.strides import DEVICES
 Section = Mapping[str, Any]
 RunState = Mapping[str, Section]
 """The state of a run at one position: section -> name -> state."""
-
-_OF_ANOTHER_DEVICE = "the random generator of the device {} is not saved: draw random numbers on the CPU"
 
 
 class Exemptions(NamedTuple):
@@ -117,7 +114,12 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
     with kept_groups(run.objects.optimizers.values()):
         # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
         for name in sorted(stateful.keys() & saved.keys() - {*exempt.fresh}, key=lambda name: name not in modules):
-            _load(run, name, saved[name])
+            try:
+                run.objects.load(name, saved[name])
+            except MISFITS as error:
+                reason = str(error).strip().replace("\n\t", "\n    ")
+                hint = "make it as in the saved run; or begin another run, with another --run-dir"
+                raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
     new = stateful.keys() - saved.keys() - {*exempt.fresh}
     for name in (*filter(new.__contains__, run.copies), *sorted(new - run.copies.keys())):
         if (source := run.copies.get(name)) is not None:  # no node made it when the checkpoint was written
@@ -127,20 +129,6 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
             raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
         else:  # it is new inside something that was supplied
             yield f"{name} new, as set up"
-
-
-def _load(run: StatefulObjects, name: str, state: Any) -> None:
-    """Load the state of one object.
-
-    Raises:
-        CheckpointError: it does not fit.
-    """
-    try:
-        run.objects.load(name, state)
-    except MISFITS as error:
-        reason = str(error).strip().replace("\n\t", "\n    ")
-        hint = "make it as in the saved run; or begin another run, with another --run-dir"
-        raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
 
 
 def _capture_modules(run: StatefulObjects, alive: set[str]) -> Section:
@@ -177,12 +165,13 @@ def _capture_progress(run: StatefulObjects, alive: set[str]) -> Section:
         if node.kind.fetches and "ahead" in state.get("state", ()):
             # The rest is the position of the data, which has that itself.
             state["state"]["ahead"] = run.encoded(state["state"]["ahead"], f"{node.path}.state.ahead")
-        fields = {name: getattr(node.instance, name) for name in stored_fields(node)}
-        for name, value in fields.items():
-            declared = node.kind.fields[name]
-            # Others may share its objects, unless it is what the engine keeps of triggers, or of data.
-            if declared.in_digest and not declared.with_gradients and name not in ("fired", "source_state"):
-                fields[name] = run.encoded(value, f"{node.path}.{name}")
+        fields = {}
+        for name, declared in node.kind.fields.items():
+            if declared.stored:
+                fields[name] = getattr(node.instance, name)
+                # Others may share its objects, unless it is what the engine keeps of triggers, or of data.
+                if declared.in_digest and not declared.with_gradients and name not in ("fired", "source_state"):
+                    fields[name] = run.encoded(fields[name], f"{node.path}.{name}")
         captured[node.path] = {**fields, **state}
     return captured
 
@@ -192,7 +181,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
         if node.path not in saved or node.bypassed:
             continue
         values, is_replaced, fields = saved[node.path], node.path in exempt.replaced, node.kind.fields
-        stored = stored_fields(node)
+        stored = [name for name, declared in fields.items() if declared.stored]
         taken = [name for name in stored if name in values]
         if is_replaced:
             taken = [name for name in taken if type(getattr(node.instance, name)) is type(run.decoded(values[name]))]
@@ -211,33 +200,6 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
             yield from (f"{node.path}.{name} new" for name in essential if name not in taken and name not in values)
 
 
-def stored_fields(node: ProgramNode) -> list[str]:
-    return [name for name, declared in node.kind.fields.items() if declared.stored]
-
-
-def essential_progress(run: StatefulObjects, saved: Section) -> Section:
-    """No clocks, no observers, no `runs` that nothing reads."""
-    essential = {}
-    for node in run.program.nodes:
-        if node.bypassed or node.kind.observer:
-            continue
-        fields, trigger = node.kind.fields, node.plan_node.trigger
-        outside = {name for name, field in fields.items() if not field.in_digest}
-        # Whether it has run decides whether it is due.
-        if (node.path, "runs") not in run.program.plan.fields_read and not (trigger is not None and trigger.once):
-            outside.add("runs")
-        kept = {name: value for name, value in saved[node.path].items() if name not in outside}
-        if "fired" in kept:  # not of units whose field is outside the digest, such as seconds
-            kept["fired"] = {unit: value for unit, value in kept["fired"].items() if not _is_timed(run, node, unit)}
-        essential[node.path] = kept
-    return essential
-
-
-def _is_timed(run: StatefulObjects, node: ProgramNode, unit: str) -> bool:
-    clock = run.program.clocks[node.scope].get(unit)
-    return clock is not None and not clock.declared.in_digest
-
-
 def _capture_slots(run: StatefulObjects, alive: set[str]) -> Section:
     slots = run.program.slots
     return {path: run.encoded(slots[path], f"slots[{path!r}]") for path in slots if path in alive}
@@ -250,7 +212,8 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
-    changed, objects = run.changes(run.states), run.objects
+    changed = changes(run.snapshot, states=run.states) if run.snapshot is not None else NO_CHANGES
+    objects = run.objects
     run.writer, run.changed = changed.writer, frozenset(changed.section)
     if run.writer is not None:
         others = sorted(run.states.keys() - {*objects.modules, *objects.optimizers})
@@ -267,7 +230,10 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
-        *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
+        *[
+            f"the random generator of the device {device} is not saved: draw random numbers on the CPU"
+            for _ in {device} - {"cpu", *DEVICES}
+        ],
     ]
     return changed.section
 
@@ -334,9 +300,24 @@ def capture(run: StatefulObjects, alive: set[str], sections: Collection[str] = t
 
 def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
     """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-    timed: RunState = {name: {} for name in OF_TIMED_ROWS} if run.program.records_by_time else {}
-    progress = {"progress": essential_progress(run, state["progress"])} if "progress" in state else {}
-    return {**state, **progress, **timed}
+    kept: dict[str, Section] = {**state, **{name: {} for name in OF_TIMED_ROWS if run.program.records_by_time}}
+    if "progress" not in state:
+        return kept
+    progress: dict[str, dict[str, Any]] = {}  # no clocks, no observers, no `runs` that nothing reads
+    for node in run.program.nodes:
+        if node.bypassed or node.kind.observer:
+            continue
+        outside = {name for name, field in node.kind.fields.items() if not field.in_digest}
+        trigger, clocks = node.plan_node.trigger, run.program.clocks[node.scope]
+        # Whether it has run decides whether it is due.
+        if (node.path, "runs") not in run.program.plan.fields_read and not (trigger is not None and trigger.once):
+            outside.add("runs")
+        own = {name: value for name, value in state["progress"][node.path].items() if name not in outside}
+        if "fired" in own:  # not of units whose field is outside the digest, such as seconds
+            timed = {unit for unit, clock in clocks.items() if not clock.declared.in_digest}
+            own["fired"] = {unit: value for unit, value in own["fired"].items() if unit not in timed}
+        progress[node.path] = own
+    return {**kept, "progress": progress}
 
 
 def digest(run: StatefulObjects, state: RunState, sections: Collection[str] = tuple(SECTIONS)) -> str:

@@ -14,9 +14,9 @@ from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
-from graphtrain.program.bind import Program, ProgramNode
+from graphtrain.program.bind import Program
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.changes import NO_CHANGES, StateChanges, changes
+from graphtrain.state.changes import changes
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
@@ -25,12 +25,6 @@ from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import Encoded
 from graphtrain.storage.state_files import name_of_part, state_digest
-
-
-def of_rank(node: ProgramNode) -> tuple[str, ...]:
-    """The fields of a node's progress that are separate on each rank, as its kind declares."""
-    declared: tuple[str, ...] = getattr(node.kind.implementation, "of_rank", ())
-    return declared
 
 
 @final
@@ -46,6 +40,7 @@ class StatefulObjects:
         data_state: that of the data; nodes report to it.
         snapshot: what was reachable when the run began; None before.
         further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
+        left_out: the paths that are declared not to be state.
         unknown: a line for everything that the last capture could not describe.
     """
 
@@ -63,6 +58,7 @@ class StatefulObjects:
         self.data_state: DataState = program.resources.get("data_state", DataState())
         self.snapshot: StateSnapshot | None = None
         self.resources = resources
+        self.left_out: tuple[str, ...] = ()
         self.unknown: list[str] = []
         self.states: Mapping[str, Any] = {}  # the `state_dict` of each, while they are captured
         self.writer: StateWriter | None = None  # while a state is captured
@@ -109,13 +105,21 @@ class StatefulObjects:
 
         A resource with a `state_dict` that is read, and from which no node draws batches, is an object like any other.
         """
-        data, kept, drawn = [], [], self.program.drawn
+        data: list[str] = []
+        kept: list[str] = []
+        drawn = self.program.drawn
         for name, value in resources.items():
             resource = name.partition(".")[0]
             is_object = resource not in drawn and resource in self.program.read_resources and keeps_state(value)
             if is_data(name, value, drawn) and not (is_object or isinstance(value, torch.nn.Module)):
                 data.append(name)
                 if resource in drawn and keeps_position(value):
+                    if shared := [other for other in kept if resources[other] is value]:
+                        raise UsageError(
+                            f"`{shared[0]}` and `{name}` are one {type(value).__name__}, which keeps its own position: "
+                            "drawing from one would move the other",
+                            "make two of them",
+                        )
                     kept.append(name)
         return data, kept
 
@@ -126,6 +130,7 @@ class StatefulObjects:
             former: those of the run so far, whose set-up is kept. Default: everything is set up now.
         """
         self.snapshot = self.data_state.snapshot = snapshot
+        self.left_out = snapshot.left_out
         reached = snapshot.reachable.by_path
         # `rewire` has replaced some objects since the run began.
         snapshot.replaced = {
@@ -152,11 +157,6 @@ class StatefulObjects:
             data = self._data(further)
             self.further.append(StateSnapshot(further, *data, listed.by_id, snapshot.left_out, with_code=False))
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The paths that are declared not to be state."""
-        return self.snapshot.left_out if self.snapshot is not None else ()
-
     def set_up(self) -> dict[str, Any]:
         """The objects with a `state_dict` made by `setup`, and optimizers in a list.
 
@@ -178,20 +178,12 @@ class StatefulObjects:
         own = {id(parameter): f"{path}.{name}" for path, name, parameter in self.objects.parameters()}
         return {**{identity: entry.path for identity, entry in listed.items()}, **own}
 
-    def changes(self, states: Mapping[str, Any] | None = None) -> StateChanges:
-        """What has changed since the run began and nothing else saves; `states` as for `changes` of `state`."""
-        return changes(self.snapshot, states=states) if self.snapshot is not None else NO_CHANGES
-
     def encoded(self, value: Any, path: str) -> Any:
         """A value in transit, encoded by references to the objects that others have."""
         return value if self.writer is None or type(value) in CONSTANTS else self.writer.pack(value, path)
 
     def decoded(self, value: Any) -> Any:
-        """A value in transit.
-
-        Raises:
-            CheckpointError: it refers to something that does not exist.
-        """
+        """A value in transit; CheckpointError if it refers to something that does not exist."""
         if not isinstance(value, Encoded):
             return value
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"
@@ -204,7 +196,11 @@ class StatefulObjects:
         """
         optimizers, scheduler = self.objects.optimizers, torch.optim.lr_scheduler.LRScheduler
         whole = {*optimizers, *(name for name, value in self.objects.stateful.items() if isinstance(value, scheduler))}
-        progress = [node.path for node in self.program.nodes if not (node.kind.fetches or of_rank(node))]
+        progress = [
+            node.path
+            for node in self.program.nodes
+            if not (node.kind.fetches or hasattr(node.kind.implementation, "of_rank"))
+        ]
         parts = {"resources": whole, "optimizers": optimizers, "progress": progress}
         return {
             *whole,
@@ -214,7 +210,7 @@ class StatefulObjects:
 
     def differs_from(self, saved: Mapping[str, Any]) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
-        now, of = self.changes().section, "reachable"
+        now, of = changes(self.snapshot).section if self.snapshot is not None else {}, "reachable"
         changed = [
             path
             for path in sorted(now)

@@ -7,7 +7,8 @@ of a node without work costs 0.15 us.
 from __future__ import annotations
 
 import itertools
-from typing import final
+from collections.abc import Callable
+from typing import Any, final
 
 from graphtrain.errors import GuardError
 from graphtrain.language.closures import never
@@ -47,7 +48,15 @@ class Compiler:
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
         self.due_counters = {index: next(numbers) for index in due}
         self.counts = [0] * next(numbers)
+        targets = [program.targets(node) for node in program.nodes]
+        self._only_targets = [each[0] if len(each) == 1 else None for each in targets]  # None also for the end
         self.exits = [self._exit(node) for node in program.nodes]
+        if (rounds := visits.rounds) is not None:
+            watch_choices = rounds.agreement.watch_choices
+            self.exits = [
+                watch_choices(position, leave) if len(self.counters[position]) > 1 else leave
+                for position, leave in enumerate(self.exits)
+            ]
         self.at_end = visits.at_end(program.main)
         self.transitions = [watch.wrap(node, self._transition(node)) for node in program.nodes]
 
@@ -72,7 +81,7 @@ class Compiler:
                 return leave()
 
             return visit_if_due
-        if (target := self._only_target(node)) is not None:
+        if (target := self._only_targets[node.index]) is not None:
             position, (counter,) = self.position(target), self.counters[node.index]
 
             def visit_and_go_on() -> int:
@@ -97,7 +106,7 @@ class Compiler:
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and node.scope.activity is None
         # A save does not keep what an earlier visit wrote either.
-        slots, forgotten = self._slots, dict.fromkeys(body.path + slot for slot in body.written)
+        slots, forgotten = self._slots, dict.fromkeys([body.path + slot for slot in body.written])
 
         def enter() -> int:
             if isinstance(trigger, Every) and not is_due():
@@ -117,7 +126,7 @@ class Compiler:
     def _finish_body(self, scope: Scope) -> Transition:
         """The end of a body: its outputs are written outside, the outer node has run, and an edge of it is chosen."""
         outer = self._program.nodes_around(scope)[-1]
-        outputs = (scope.path + slot for slot in outputs_of(scope.graph))
+        outputs = [scope.path + slot for slot in outputs_of(scope.graph)]
         copies = [*zip(outputs, outer.plan_node.own_writes, strict=True)]
         acts = self.visits.at_end(scope)
         if scope.activity is not None and outer.scope.activity is None:
@@ -159,7 +168,7 @@ class Compiler:
             own, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
             if len(self._way(node)) == 1:  # else those that arrive are counted
                 edges |= {key: [counter] for key, counter in zip(keys[node.index], own, strict=True)}
-                arrivals += zip(self._program.targets(node), ([counter] for counter in own), strict=True)
+                arrivals += zip(self._program.targets(node), [[counter] for counter in own], strict=True)
             if not node.bypassed:
                 runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else own
                 if node.body is not None:
@@ -176,33 +185,28 @@ class Compiler:
     def _way(self, node: ProgramNode) -> list[ProgramNode]:
         """A node, and those up to the next that has work: bypassed ones with a single edge are passed over."""
         way = [node]
-        while way[-1].bypassed and (target := self._only_target(way[-1])) is not None and target not in way:
+        while way[-1].bypassed and (target := self._only_targets[way[-1].index]) is not None and target not in way:
             way.append(target)
         return way
 
-    def _only_target(self, node: ProgramNode) -> ProgramNode | None:
-        """The target of a single edge; None if there are several edges, or it ends the graph."""
-        targets = self._program.targets(node)
-        return targets[0] if len(targets) == 1 else None
-
     def _exit(self, node: ProgramNode) -> Transition:
         """The choice of the exit edge: the first whose guard holds."""
-        leave, rounds = self._choosing_edge(node), self.visits.rounds
-        is_chosen = rounds is not None and len(node.plan_node.exits) > 1
-        return rounds.agreement.watch_choices(node.index, leave) if rounds is not None and is_chosen else leave
+        own_position, ended, counts = node.index, self._ended, self.counts
 
-    def _choosing_edge(self, node: ProgramNode) -> Transition:
+        def end() -> int:
+            ended()
+            return own_position
+
+        choices: list[tuple[Callable[[], Any], int, int, Transition | None]] = []
         ways = zip(node.plan_node.exits, self.counters[node.index], self._program.targets(node), strict=True)
-        *choices, (_, last_counter, last_position, last_call) = [
-            (
-                never if way.guard is None else self.cells.compiled(node.scope, way.guard),
-                counter,
-                *self._arrival(node, target),
-            )
-            for way, counter, target in ways
-        ]
+        for way, number, target in ways:
+            holds = never if way.guard is None else self.cells.compiled(node.scope, way.guard)
+            if target is not None:
+                choices.append((holds, number, self.position(target), None))
+            else:
+                choices.append((holds, number, -1, self._finish_body(node.scope) if node.scope.outer else end))
+        _, last_counter, last_position, last_call = choices.pop()
         choices = [choice for choice in choices if choice[0] is not never]
-        counts = self.counts
         if len(choices) == 1 and choices[0][3] is None and last_call is None:
             only_guard, only_counter, only_position, _ = choices[0]
 
@@ -232,20 +236,6 @@ class Compiler:
             return last_position if last_call is None else last_call()
 
         return leave
-
-    def _arrival(self, node: ProgramNode, target: ProgramNode | None) -> tuple[int, Transition | None]:
-        """A position, or a call that returns one where an edge ends its graph."""
-        if target is not None:
-            return self.position(target), None
-        if node.scope.outer is not None:
-            return -1, self._finish_body(node.scope)
-        position, ended = node.index, self._ended
-
-        def end() -> int:
-            ended()
-            return position
-
-        return -1, end
 
     def leave_again(self, node: ProgramNode) -> ProgramNode | None:
         """The node to which the edges of a node lead now, or None for the end. Has no side effects.

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, final
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import derived_clock
 from graphtrain.kind.trigger import Term, Trigger, next_multiple
 from graphtrain.language.closures import any_of
@@ -112,11 +111,7 @@ def reached(terms: Sequence[CountedTerm]) -> Due:
 
 
 def set_triggers(program: Program, *, counts: bool = True) -> None:
-    """Give the nodes of a program their triggers.
-
-    Arguments:
-        counts: False makes none of them due by an amount. Default: True.
-    """
+    """Give the nodes of a program their triggers; without `counts`, none is due by an amount."""
 
     def terms(node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
         return [(program.clocks[node.scope][term.base.unit], term) for term in trigger.terms] if counts else []
@@ -131,21 +126,6 @@ def set_triggers(program: Program, *, counts: bool = True) -> None:
             continue
         may_be_due = reached(terms(node, start)) if start is not None else None
         node.trigger = Every(node.fields, counted, once=trigger.once, may_be_due=may_be_due)
-
-
-def start_triggers(nodes: Iterable[ProgramNode]) -> None:
-    """Begin or resume the triggers of these nodes, with their present progress.
-
-    Raises:
-        UsageError: an amount cannot be counted, such as ``"0.25 epochs"`` of data without a length.
-    """
-    for node in nodes:
-        if node.trigger is not None:
-            try:
-                node.trigger.start()
-            except UsageError as error:
-                name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
-                raise UsageError(f"{name}: {error.message}", error.hint) from None
 
 
 def _least_number(amount: int | Fraction) -> int | float:

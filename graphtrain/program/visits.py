@@ -13,13 +13,13 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM, Ask
 from graphtrain.language.closures import constant
-from graphtrain.plan.scope import Ref, Scope
+from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
 from graphtrain.program.rounds import Act, Rounds, slots_of_rounds, source_of, then
-from graphtrain.program.triggers import After, start_triggers
+from graphtrain.program.triggers import After
 
 
 def nothing() -> None:
@@ -73,6 +73,9 @@ class Visits:
 
         Arguments:
             ready: those that are set up already. Default: none.
+
+        Raises:
+            UsageError: an amount cannot be counted, such as ``"0.25 epochs"`` of data without a length.
         """
         nodes = self.program.nodes_in(scope)
         for node in nodes if reset else ():
@@ -80,23 +83,26 @@ class Visits:
         for node in sorted(nodes, key=lambda node: node.path):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
-        start_triggers(nodes)
+        for node in nodes:
+            try:
+                if node.trigger is not None:
+                    node.trigger.start()
+            except UsageError as error:
+                name = f'{node.path}.{node.kind.trigger} = "{node.plan_node.trigger}"'
+                raise UsageError(f"{name}: {error.message}", error.hint) from None
 
     def setup(self, node: ProgramNode) -> Act:
-        """The call that sets a node up."""
+        """The call that sets a node up with what it asks for."""
         if node.kind.setup_reads is None or node.bypassed:
             return nothing
-        getters = [self._setup_getter(node, read, ref) for read, ref in node.plan_node.setup_reads]
-        setup = node.instance.setup
-        return lambda: setup(*(get() for get in getters))
-
-    def _setup_getter(self, node: ProgramNode, read: Read, ref: Ref) -> Act:
-        """A call that returns the setup arguments of a node; data written by nodes is read when it is opened."""
-        if read.name in self._provided:
-            return constant(self._provided[read.name](node)).read
-        get = self.cells.of(node, read, ref).read
-        is_written = "written batches" in read.holds and ref.kind == "slot"
-        return constant(WrittenBatches(get)).read if is_written else get
+        setup, getters = node.instance.setup, []
+        for read, ref in node.plan_node.setup_reads:
+            provided = self._provided.get(read.name)
+            cell = constant(provided(node)) if provided is not None else self.cells.of(node, read, ref)
+            if "written batches" in read.holds and ref.kind == "slot":  # read when it is opened
+                cell = constant(WrittenBatches(cell.read))
+            getters.append(cell.read)
+        return lambda: setup(*[get() for get in getters])
 
     def _step_names(self, node: ProgramNode) -> Mapping[str, str]:
         """The user's names of the step functions that a node calls, by its name for them."""
@@ -159,7 +165,7 @@ class Visits:
         while cells and cells[-1].is_constant and cells[-1].values[0] is reads[len(cells) - 1][0].default:
             cells.pop()
         places = [(cell.values, cell.key) for cell in cells]
-        if any(values is None for values, _ in places):
+        if None in [values for values, _ in places]:
             getters = [cell.read for cell in cells]
             return lambda: function(*[get() for get in getters])
         match places:
@@ -206,12 +212,17 @@ def grant(program: Program, path: str, ask: str) -> None:
 
     Among several ranks one request is enough: all grant it where they next synchronise, which is before the next save.
     """
-    (_stop if ask == Ask.STOP.name else _end_epoch)(program, program.by_path[path])
-
-
-def _stop(program: Program, asking: ProgramNode) -> None:
-    """Make the ending of the innermost enclosing graph that has one due."""
-    for scope in asking.scope.around[::-1]:
+    asking, returned = program.by_path[path], f"a step function that `{path}` calls returned {ask}"
+    if ask == Ask.END_EPOCH.name:  # the node that fetches the batches ends it
+        source = source_of(asking, slots_of_rounds(program))
+        if source is None or not source.kind.has("end_epoch"):
+            raise UsageError(
+                f"{returned}, and its batches come from no node that can end an epoch",
+                "fetch them with `next_batch`, or give the kind that does a method `end_epoch()`",
+            )
+        source.instance.end_epoch()
+        return
+    for scope in asking.scope.around[::-1]:  # the innermost graph with an end
         ending = [
             node
             for node in program.nodes_in(scope)
@@ -222,19 +233,6 @@ def _stop(program: Program, asking: ProgramNode) -> None:
         if ending:
             return
     raise UsageError(
-        f"a step function that `{asking.path}` calls returned STOP, and no guard reads if a node with `after` is due",
+        f"{returned}, and no guard reads if a node with `after` is due",
         'add a node of the kind `finish`, and let the edge to "end" read `finish.due`, as in `fit`',
     )
-
-
-def _end_epoch(program: Program, asking: ProgramNode) -> None:
-    """Let the node that fetches the batches end the epoch."""
-    source = source_of(asking, slots_of_rounds(program))
-    end_epoch = getattr(source.instance, "end_epoch", None) if source is not None else None
-    if end_epoch is None:
-        raise UsageError(
-            f"a step function that `{asking.path}` calls returned END_EPOCH, and its batches come from no node "
-            "that can end an epoch",
-            "fetch them with `next_batch`, or give the kind that does a method `end_epoch()`",
-        )
-    end_epoch()

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
+from graphtrain.errors import GraphtrainError
 from graphtrain.graph import EditableGraph
 
 Logger = Callable[[Mapping[str, float], int], None]
@@ -115,3 +116,37 @@ class RunLogger(ABC):
             state: "finished", "stopped" (it can be continued), or "failed".
             error: the exception with which it stops; None if there is none.
         """
+
+
+@final
+class Loggers:
+    """Several loggers as one. One that raises is off until a run begins, which one line says.
+
+    What a `RunLogger` raises when a run begins is raised: nothing is trained yet.
+    """
+
+    def __init__(self, loggers: Sequence[Logger], notify: Callable[[str], Any]) -> None:
+        self._loggers, self._on, self._notify = [*loggers], [*loggers], notify
+
+    def begin(self, beginning: Beginning) -> None:
+        """A run begins or is resumed."""
+        self._on = [*self._loggers]
+        for logger in self._on:
+            if isinstance(logger, RunLogger):
+                logger.begin(beginning)
+
+    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
+        """A row was recorded."""
+        self.call("__call__", metrics, step)
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of every logger that is on and has it: a function has `__call__`."""
+        for logger in [*self._on]:
+            try:
+                if method == "__call__" or isinstance(logger, RunLogger):
+                    getattr(logger, method)(*arguments)
+            except Exception as error:
+                self._on.remove(logger)
+                name = getattr(logger, "__name__", type(logger).__name__)
+                said = error.message if isinstance(error, GraphtrainError) else f"{type(error).__name__}: {error}"
+                self._notify(f"the logger {name} is off: {' '.join(said.split())}; the run continues without it")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +14,7 @@ from typing import Any, final
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, RunLogger, Shown, Text
+from graphtrain.storage.files import replace_file
 
 
 @final
@@ -21,17 +24,16 @@ class TensorBoard(RunLogger):
     Every value of a row is a scalar. The hyper-parameters and the graph, as TOML, are texts at the step from which a
     process trained with them.
 
-    A resume purges the rows that will be repeated, and no others. A row is on disk when the call returns, so the rows
-    that a checkpoint counts survive a killed process. TensorBoard shows one value per name and step: where several rows
-    of one step share a name, it shows the last. If rows have a column for a graph around the training, such as `fold`,
-    each of its values has a separate curve: ``val/loss/fold 2``.
+    The sizes of the event files are noted at every checkpoint, and a resume truncates them to those of its checkpoint.
+    A row is on disk when the call returns. TensorBoard shows one value per name and step: where several rows of one
+    step share a name, it shows the last. If rows have a column for a graph around the training, such as `fold`, each of
+    its values has a separate curve: ``val/loss/fold 2``.
 
     Arguments:
         folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.
 
     Attributes:
-        writer: torch's `SummaryWriter`, for data that `show` does not accept; None while the run is not running. A
-            resume purges your data from the step of the last row on, and does not write it again.
+        writer: torch's `SummaryWriter`, for data that `show` does not accept; None while the run is not running.
 
     Raises:
         UsageError: TensorBoard is not installed; or, when a run begins, there is no folder or it cannot be written to.
@@ -48,41 +50,38 @@ class TensorBoard(RunLogger):
             raise UsageError(f"TensorBoard cannot be imported: {error}", "pip install tensorboard") from error
         self._make_writer = writer.SummaryWriter
         self._given_folder = Path(folder) if folder is not None else None
-        self._folder: Path | None = None
+        self._folder = Path()
         self._clocks: tuple[str, ...] = ()
+        self._rows = 0
+        self._sizes: dict[str, int] = {}  # of the event files of this run, when last noted
         self.writer: Any = None
 
     def begin(self, beginning: Beginning) -> None:
-        """Purge the rows that will be repeated, and write what the run is made of."""
+        """Truncate the files to the rows that are kept, and write what the run is made of."""
         self.close()
-        self._folder = self._given_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
-        if self._folder is None:
-            raise UsageError(
-                "TensorBoard has no folder to write to", "pass run_dir to Trainer, or folder to TensorBoard"
-            )
-        # Several rows may share a step, and a purge knows steps only: rows of the last step are written again below.
-        # Steps that restart in each round of an outer graph do not show what will be repeated.
-        self._clocks = beginning.clocks
-        purge_step = int(beginning.rows[-1]["step"]) if beginning.rows and not self._clocks else 0
-        with _readable_failure(self._folder):
-            # The first session sets purge_step too, though nothing is purged: TensorBoard ignores the first it reads.
-            # Its fast loader never purges, but a value replaces those of its name at this and at later steps.
-            self._open(self._folder, purge_step)
-            self._describe(beginning, purge_step)
-            for row in beginning.rows:
-                if row["step"] >= purge_step:
-                    self._write(row)
-            self.writer.flush()
+        folder = self._given_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
+        if folder is None:
+            raise UsageError("TensorBoard has no folder to write to", "pass run_dir to Trainer, or a folder to this")
+        self._folder, self._clocks = folder, beginning.clocks
+        with self._opened(len(beginning.rows)):
+            named = (f"{name} = {json_value(value)}" for name, value in beginning.hyper_parameters.items())
+            texts = {"hyper_parameters": "\n".join(named)}
+            with suppress(GraphtrainError):  # a parameter that TOML cannot express
+                texts["graph"] = beginning.graph.to_toml()
+            for name, text in texts.items():  # as a block of code in Markdown
+                step = int(beginning.rows[-1]["step"]) if beginning.rows else 0
+                self.writer.add_text(name, textwrap.indent(text, "    ", lambda line: True), step)
+            for row in beginning.rows[self._rows :]:
+                self._write(row)
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
         """Write a row."""
-        with self._opened("a row"):
+        with self._opened():
             self._write(metrics)
-            self.writer.flush()  # waits for the writing thread: 0.1 ms for a row of four values
 
     def show(self, name: str, value: Shown, step: int) -> None:
         """Write a text, an image or a histogram."""
-        with self._opened("a value"):
+        with self._opened():
             if isinstance(value, Text):
                 self.writer.add_text(name, value.text, step)
             elif isinstance(value, Histogram):
@@ -91,21 +90,12 @@ class TensorBoard(RunLogger):
                 form = "HW" if value.pixels.ndim == 2 else "CHW"
                 self.writer.add_image(name, value.pixels, step, dataformats=form)
 
-    @contextmanager
-    def _opened(self, what: str) -> Iterator[None]:
-        """An event file to write to."""
-        if self._folder is None:
-            raise UsageError(f"TensorBoard was called with {what} before `begin`", "pass it to a Trainer in `loggers`")
-        with _readable_failure(self._folder):
-            if self.writer is None:
-                self._open(self._folder, None)
-            yield
-
     def flush(self) -> None:
-        """Flush everything to disk."""
-        if self.writer is not None and self._folder is not None:
-            with _readable_failure(self._folder):
+        """Note the sizes of the files, which a resume from this checkpoint keeps."""
+        if self.writer is not None:
+            with self._opened():
                 self.writer.flush()
+                self._note({})
 
     def close(self) -> None:
         """Close the event file; a later row opens another one."""
@@ -113,51 +103,59 @@ class TensorBoard(RunLogger):
         if writer is not None:
             writer.close()
 
+    @contextmanager
+    def _opened(self, rows: int | None = None) -> Iterator[None]:
+        """An event file to write to, which is flushed afterwards: 0.1 ms for a row of four values."""
+        try:
+            if rows is not None:
+                self._cut(rows)
+            if self.writer is None:
+                self._open()
+            yield
+            self.writer.flush()
+        except OSError as error:
+            raise UsageError(f"TensorBoard cannot write to `{self._folder}`: {error.strerror or error}") from error
+
+    def _open(self) -> None:
+        """Open another event file. TensorBoard reads files in the order of their names, which have the second."""
+        before = {*self._folder.glob("*tfevents*")}
+        if any(f".{int(time.time())}." in path.name for path in before):
+            time.sleep(1 - time.time() % 1)
+        self.writer = self._make_writer(str(self._folder))
+        (path,) = {*self._folder.glob("*tfevents*")} - before
+        self._note({path.name: 0})
+
     def _write(self, row: Mapping[str, float]) -> None:
+        self._rows += 1
         clocks = [name for name in self._clocks if name in row]
         tag = "".join(f"/{name} {row[name]}" for name in clocks)  # a curve for each round: its steps are the same
         for name, value in row.items():
             if name != "step" and name not in clocks:
                 self.writer.add_scalar(f"{name}{tag}", value, int(row["step"]))
 
-    def _open(self, folder: Path, purge_step: int | None) -> None:
-        """Open an event file that is read after all others of the folder.
+    # ---- sizes
 
-        TensorBoard reads them in the order of their names, which are made of the second of opening, then the process id
-        and a counter as plain text. Of two files of one second the newer may sort first, and its purge would hit the
-        wrong rows.
-        """
-        older = _event_files(folder)
-        while True:
-            self.writer = self._make_writer(str(folder), purge_step=purge_step)
-            (opened,) = _event_files(folder) - older
-            if not older or opened > max(older) or _second(opened) < _second(max(older)):
-                return  # in the last case the clock was set back: waiting for it could take forever
-            self.writer.close()
-            (folder / opened).unlink()
-            time.sleep(1 - time.time() % 1)
+    def _note(self, opened: Mapping[str, int]) -> None:
+        """Add a line to `sizes.jsonl`: the rows so far, and the sizes of the event files that have them."""
+        paths = [path for name in self._sizes if (path := self._folder / name).exists()]
+        self._sizes = {**{path.name: path.stat().st_size for path in paths}, **opened}
+        with (self._folder / "sizes.jsonl").open("a") as file:
+            file.write(json.dumps({"rows": self._rows, "sizes": self._sizes}) + "\n")
 
-    def _describe(self, beginning: Beginning, step: int) -> None:
-        named = (f"{name} = {json_value(value)}" for name, value in beginning.hyper_parameters.items())
-        texts = {"hyper_parameters": "\n".join(named)}
-        with suppress(GraphtrainError):  # a parameter that TOML cannot express
-            texts["graph"] = beginning.graph.to_toml()
-        for name, text in texts.items():  # as a block of code in Markdown
-            self.writer.add_text(name, textwrap.indent(text, "    ", lambda line: True), step)
-
-
-@contextmanager
-def _readable_failure(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a message."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"TensorBoard cannot write to `{folder}`: {error.strerror or error}") from error
-
-
-def _event_files(folder: Path) -> set[str]:
-    return {file.name for file in folder.glob("*tfevents*")}
-
-
-def _second(name: str) -> int:
-    return int(name.partition("tfevents.")[2].partition(".")[0])
+    def _cut(self, rows: int) -> None:
+        """Truncate event files to what they had at the last line with at most so many rows; remove later ones."""
+        notes: list[dict[str, Any]] = [{"rows": 0, "sizes": {}}]
+        if (file := self._folder / "sizes.jsonl").exists():
+            for line in file.read_text().splitlines():
+                with suppress(ValueError):  # cut by a kill
+                    notes.append(json.loads(line))
+        last = max(number for number, note in enumerate(notes) if note["rows"] <= rows)
+        self._rows, self._sizes = notes[last]["rows"], notes[last]["sizes"]
+        for path in {self._folder / name for note in notes for name in note["sizes"]}:
+            size = self._sizes.get(path.name, 0)
+            if not size:
+                path.unlink(missing_ok=True)
+            elif path.exists() and path.stat().st_size > size:
+                os.truncate(path, size)
+        if last < len(notes) - 1:
+            replace_file(file, "".join(json.dumps(note) + "\n" for note in notes[1 : last + 1]).encode())

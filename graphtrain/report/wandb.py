@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, final
 
 from graphtrain.lazy import imported
@@ -34,17 +33,19 @@ class WandB(RunLogger):
         self._wandb: Any = imported("wandb")
         self._given, self._settings = {"project": project, **settings}, dict[str, Any]()
         self._run: Any = None
-        self._rows = 0
+        self._rows = self._exit_code = 0
 
     def begin(self, beginning: Beginning) -> None:
-        """Continue the run of this directory, or begin one; send the kept rows that it lacks."""
+        """Continue the run whose name at the service is kept in this directory, or begin one; send what it lacks."""
         self.close()
-        folder = {"dir": str(beginning.run_dir)} if beginning.run_dir is not None else {}
         config = {name: json_value(value) for name, value in beginning.hyper_parameters.items()}
-        kept = {"id": _kept_id(beginning.run_dir), "resume": "allow", "config": config}
-        self._settings = {**kept, **folder, **self._given}
-        self._rows = 0
-        self._open()
+        self._settings = {"id": uuid.uuid4().hex, "resume": "allow", "config": config}
+        if beginning.run_dir is not None:
+            if not (file := beginning.run_dir / "wandb.id").exists():
+                replace_file(file, self._settings["id"].encode())
+            self._settings |= {"id": file.read_text().strip(), "dir": str(beginning.run_dir)}
+        self._rows = self._exit_code = 0
+        self._log({})
         for row in beginning.rows:
             self(row, int(row["step"]))
 
@@ -66,34 +67,18 @@ class WandB(RunLogger):
 
     def ended(self, state: str, error: BaseException | None) -> None:
         """A run that has failed is shown as such."""
-        self._finish(int(state == "failed"))
+        self._exit_code = int(state == "failed")
 
     def close(self) -> None:
         """Finish the run; a later row continues it."""
-        self._finish(0)
-
-    def _open(self) -> None:
-        self._run = self._wandb.init(**self._settings)
-        self._run.define_metric("*", step_metric="step")
-        self._first = self._run.step  # the service takes nothing for an earlier one
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish(exit_code=self._exit_code)
 
     def _log(self, values: dict[str, Any]) -> None:
         if self._run is None:
-            self._open()
-        if self._rows >= self._first:
+            self._run = self._wandb.init(**{**self._settings, **self._given})
+            self._run.define_metric("*", step_metric="step")
+            self._first = self._run.step  # the service takes nothing for an earlier one
+        if values and self._rows >= self._first:
             self._run.log(values, step=self._rows)
-
-    def _finish(self, exit_code: int) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.finish(exit_code=exit_code)
-
-
-def _kept_id(run_dir: Path | None) -> str:
-    """What the service calls the run: kept in its directory."""
-    if run_dir is None:
-        return uuid.uuid4().hex
-    file = run_dir / "wandb.id"
-    if not file.exists():
-        replace_file(file, uuid.uuid4().hex.encode())
-    return file.read_text().strip()

@@ -68,7 +68,7 @@ class SettingChange(NamedTuple):
     @property
     def chosen_by(self) -> str:
         """The name with which `from_setup` takes it."""
-        return self.resource if self.field == CLASS else self.name
+        return self.name.removesuffix(f".{CLASS}")
 
     @property
     def cannot_be_kept(self) -> bool:
@@ -76,9 +76,6 @@ class SettingChange(NamedTuple):
         return self.field.rpartition(".")[2] in (CLASS, FUNCTIONS)
 
     def __str__(self) -> str:
-        if self.field == CLASS and _ABSENT[CLASS] in (self.saved, self.now):
-            new = self.saved == _ABSENT[CLASS]
-            return f"{self.resource}: " + ("new, begins as it is set up now" if new else "removed")
         saved, now = ("absent" if value is None else show_value(value).strip('"') for value in (self.saved, self.now))
         return one_line(f"{self.name}: {saved} -> {now}")
 
@@ -94,10 +91,6 @@ class HyperParameters:
     Attributes:
         set_up: what was set up, by resource and field.
         values: the same, except for the saved ones that a resume kept.
-
-    >>> optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
-    >>> HyperParameters({"optimizer": optimizer}).values["optimizer"]["lr"]
-    0.5
     """
 
     def __init__(self, stateful: Mapping[str, Any], former: HyperParameters | None = None) -> None:
@@ -107,8 +100,8 @@ class HyperParameters:
         for name, resource in self._resources.items():
             self.set_up[name] = {CLASS: type(resource).__name__, **_settings_in(self._initial[name], resource)}
         self.values = dict(self.set_up)
-        for name in former._resources if former is not None else ():
-            if former is not None and self._resources.get(name) is former._resources[name]:
+        for name, resource in former._resources.items() if former is not None else ():
+            if former is not None and self._resources.get(name) is resource:
                 self._initial[name], self.set_up[name] = former._initial[name], former.set_up[name]
                 self.values[name] = former.values[name]
 
@@ -117,17 +110,12 @@ class HyperParameters:
 
         Arguments:
             states: the saved `state_dict`s, by resource: objects of a former trainer may be as they are there.
-
-        >>> def having(rate):
-        ...     return HyperParameters({"optimizer": torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=rate)})
-        >>> [str(change) for change in having(0.1).differences(having(0.5).values, {})]
-        ['optimizer.lr: 0.5 -> 0.1']
         """
         changes: list[SettingChange] = []
         for name in sorted({*saved, *self.set_up}):
             before, now = saved.get(name, _ABSENT), self.set_up.get(name, _ABSENT)
             if before.get(CLASS) != now.get(CLASS):  # then the other fields cannot be compared
-                changes.append(SettingChange(name, CLASS, before.get(CLASS, "there"), now.get(CLASS, "there")))
+                changes.append(SettingChange(name, CLASS, before.get(CLASS, "module"), now.get(CLASS, "module")))
                 continue
             resource, kept = self._resources.get(name), dict(before)
             kept |= _settings_in(states[name]) if len(now) > 1 and isinstance(states.get(name), Mapping) else {}
@@ -141,14 +129,12 @@ class HyperParameters:
             ]
         return changes
 
-    def chosen(self, names: Collection[str], changes: Iterable[SettingChange]) -> set[str]:
+    def chosen(self, names: Collection[str], changes: Collection[SettingChange]) -> set[str]:
         """The fields that the user's names cover: ``"optimizer"`` all of them, ``"optimizer.lr"`` this one.
 
         The rates of an optimizer and the settings of its schedules are taken together: a schedule restarts with both.
-        For a tuple of optimizers, these names apply to each, and ``"optimizer[0]"`` is the first.
-
-        Raises:
-            UsageError: a name is not that of a hyper-parameter.
+        For a tuple of optimizers, these names apply to each, and ``"optimizer[0]"`` is the first. Empty if all of them
+        are as they were saved.
         """
         known = {f"{name}.{field}" for name, fields in self.set_up.items() for field in fields if field != CLASS}
         covering: dict[str, set[str]] = {}
@@ -157,19 +143,18 @@ class HyperParameters:
             of_all = resource.partition("[")[0]
             covering[each] = {each, resource, of_all, f"{of_all}.{field}"}
         valid = {*self.set_up}.union(*covering.values())
-        for name in names:
-            if name not in valid:
-                raise UsageError(f"from_setup: there is no `{name}`", suggestion(name, valid))
+        if unknown := next((name for name in names if name not in valid), None):
+            raise UsageError(f"from_setup: there is no `{unknown}`", suggestion(unknown, valid))
         taken = {each for each, own in covering.items() if own.intersection(names)}
         for name in self._resources:
             if schedules := self._schedules_of(name):
                 rates = {f"{name}.{field}" for field in _RATES}
                 together = {each for each in covering if each.partition(".")[0] in schedules or each in rates}
                 taken |= together if taken & together else set()
-        return taken
+        return taken if any(change.name in taken for change in changes) else set()
 
-    def apply(self, chosen: set[str], saved: Values) -> set[str]:
-        """Replace loaded hyper-parameters by the chosen ones, as set up now; returns those that have changed by that.
+    def apply(self, chosen: set[str], saved: Values) -> None:
+        """Replace loaded hyper-parameters by the chosen ones, as set up now.
 
         If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
         as before: the rate becomes what it would be if the new values had always applied.
@@ -182,10 +167,7 @@ class HyperParameters:
             others = {} if CLASS in fields else saved.get(name, {})
             # Functions are always those of now: no checkpoint holds others.
             self.values[name] = set_up | {f: each for f, each in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
-        if not chosen:
-            return set()
-        loaded = self._present()
-        for name, resource in self._resources.items():
+        for name, resource in self._resources.items() if chosen else ():
             fields, initial = _fields_of(name, chosen) - {CLASS}, self._initial[name]
             if isinstance(resource, torch.optim.Optimizer):
                 schedules = [each for each in self._schedules_of(name) if _fields_of(each, chosen)]
@@ -198,17 +180,6 @@ class HyperParameters:
             elif fields and not _restarts(resource):
                 state = resource.state_dict()
                 resource.load_state_dict({**state, **{field: initial[field] for field in fields & initial.keys()}})
-        return {each for each, value in self._present().items() if not is_equal(value, loaded.get(each))}
-
-    def _present(self) -> dict[str, Any]:
-        """The settings in the present states by name, but for what schedules move."""
-        settings = {name: _settings_in(_state_of(resource)) for name, resource in self._resources.items()}
-        return {
-            f"{name}.{field}": value
-            for name, fields in settings.items()
-            for field, value in fields.items()
-            if not ("max_momentum" in fields and field in ("momentum", "betas"))
-        }
 
     def _schedules_of(self, name: str) -> list[str]:
         """The schedules of an optimizer that can restart."""
@@ -260,29 +231,21 @@ def _set(group: dict[str, Any], field: str, initial: Mapping[str, Any]) -> None:
 
 def _state_of(resource: Any) -> dict[str, Any]:
     """A copy of the settings in the state of a resource of torch; no others are known to be settings."""
-    try:
-        if isinstance(resource, torch.optim.Optimizer):
-            return {"param_groups": copy.deepcopy([{**group, "params": ()} for group in resource.param_groups])}
-        return copy.deepcopy(dict(resource.state_dict())) if isinstance(resource, LRScheduler | GradScaler) else {}
-    except Exception:  # a state that cannot be read is not compared; saving it reports why
-        return {}
+    if isinstance(resource, torch.optim.Optimizer):
+        return {"param_groups": copy.deepcopy([{**group, "params": ()} for group in resource.param_groups])}
+    return copy.deepcopy(dict(resource.state_dict())) if isinstance(resource, LRScheduler | GradScaler) else {}
 
 
 def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, Any]:
-    """The settings in a state, as a manifest holds them; of groups one value where all agree, else a list.
-
-    Arguments:
-        resource: whose state it is, for the functions of a schedule. Default: these are left out.
-    """
+    """The settings in a state, as a manifest holds them; of groups one value where all agree, else a list."""
     if isinstance(state.get("param_groups"), list):
         groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in state["param_groups"]]
-        names = dict.fromkeys(field for group in groups for field in group)
-        of_all = {
-            field: [encoded(group.get(field)) for group in groups]
-            for field in names
-            if field not in ("params", "param_names", "initial_lr")
-        }
-        return {f: each[0] if all(is_equal(value, each[0]) for value in each) else each for f, each in of_all.items()}
+        settings: dict[str, Any] = {}
+        for field in dict.fromkeys([field for group in groups for field in group]):
+            if field not in ("params", "param_names", "initial_lr"):
+                first, *others = values = [encoded(group.get(field)) for group in groups]
+                settings[field] = values if [each for each in others if not is_equal(each, first)] else first
+        return settings
     settings = {str(key): encoded(value) for key, value in state.items() if key not in (*_MOVING, FUNCTIONS, INNER)}
     for number, inner_state in enumerate(state.get(INNER, ())):
         inner = getattr(resource, INNER)[number] if resource is not None else None
@@ -290,8 +253,7 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
         fields |= _settings_in(inner_state, inner)
         settings |= {f"{INNER}[{number}].{field}": value for field, value in fields.items()}
     if isinstance(functions := getattr(resource, FUNCTIONS, None), list):
-        attributes = [encoded(each) for each in state.get(FUNCTIONS) or () if each]  # of callable objects
-        settings[FUNCTIONS] = [*map(_samples, functions), *attributes]
+        settings[FUNCTIONS] = [*map(_samples, functions)]
     return settings
 
 
@@ -302,8 +264,7 @@ def encoded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): encoded(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        entries = [encoded(entry) for entry in value]
-        entries = sorted(entries, key=repr) if isinstance(value, set | frozenset) else entries
+        entries = [encoded(entry) for entry in (value if isinstance(value, list | tuple) else sorted(value, key=repr))]
         return entries if len(entries) <= _MOST_ENTRIES else f"{len(entries)} values: {content_hash(entries)[:8]}"
     if isinstance(value, int) and not -(2**63) <= value < 2**64:  # which msgpack does not have
         return hex(value)

@@ -101,7 +101,7 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
         lines = [f"    {line}" for line in problems.values()]
         more = [f"    ... and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
         text = "\n".join([what, *lines[:_MOST_PROBLEMS], *more])
-        part = "load only what fits: --init-only 'PATTERN', in Python load(..., only=['PATTERN'])"
+        part = "load only what fits: --init 'NAME.PATTERN=FILE', in Python load(..., only=['PATTERN'])"
         raise UsageError(text, f"build the model as in the saved run; or {part}")
     return [*saved]
 

@@ -15,11 +15,7 @@ _MOST_CHARACTERS = 300
 
 
 def error_line(error: BaseException) -> str:
-    """An exception on one line, with the line of the user's code that raised it, and what a node notes on it.
-
-    >>> error_line(ValueError("no\\nlabel"))
-    'ValueError: no label'
-    """
+    """An exception on one line, with the line of the user's code that raised it, and what a node notes on it."""
     frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
     where = f" ({Path(frames.tb_frame.f_code.co_filename).name}:{frames.tb_lineno})" if frames is not None else ""
     line = one_line(f"{type(error).__name__}: {' '.join(str(error).split())}", _MOST_CHARACTERS) + where

@@ -19,14 +19,7 @@ from graphtrain.trainer.live_run import LiveRun
 
 
 def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
-    """Begin or resume a run.
-
-    Arguments:
-        holder: as for `Session.set_up`.
-
-    Raises:
-        UsageError, CheckpointError: as for `choose` and `restore`.
-    """
+    """Begin or resume a run; `holder` is as for `Session.set_up`."""
     session, files, random = run.session, run.files, capture_random()
     returning = session.compiled.returning
     if returning and files is None and not run.is_replay:
@@ -39,10 +32,8 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
     run.notices.last.clear()
     run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
     session.set_up(checkpoint, holder)
-    is_over = False
-    if checkpoint is not None:
-        is_over = _resume(run, checkpoint, options, status)
-    else:
+    is_over = checkpoint is not None and _resume(run, checkpoint, options, status)
+    if checkpoint is None:
         session.begin(random)
         if files is not None:
             run.cut_back_to(None)
@@ -78,7 +69,7 @@ def go_back(run: LiveRun, node: str) -> None:
     session.compile_again()
     restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
     session.watch.load(seconds)  # this time was spent
-    session.watch.start(inside=session.compiled.activity(session.position))
+    session.watch.start(inside=session.compiled.activity(session.loop.position))
     run.cut_back_to(checkpoint)
     place = session.compiled.run_clock.describe()
     run.notices(f"`{node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
@@ -92,13 +83,18 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     """Resume from a checkpoint of a run that had trained as far as its status says; True if it was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     restored = restore(checkpoint, session, options)
-    is_ours = files is not None and files.owns(checkpoint)
-    run.changes = _report(run, checkpoint, restored, options, status if is_ours else None)
+    is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
+    # It finished before, and the graph that it has now does not postpone its end.
+    is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.loop.position)[1]
+    lines, run.changes = _report(run, checkpoint, restored)
+    where = checkpoint.path.name if files is None else str(files.path)
+    if options.resume not in ("auto", "never") and files is not None:
+        where += f" from {checkpoint.path.name}"
+    place, again = session.compiled.run_clock.describe(), repeated(session.trained, status) if is_ours else ""
+    ended = "the run was finished before, so nothing is run; with a later end, it is trained further" * is_over
+    run.notices("; ".join(filter(None, [f"resumed {where}: {place or f'at `{run.position}`'}", again, *lines, ended])))
     if files is not None:
         run.cut_back_to(checkpoint)
-    is_newest = files is not None and files.is_newest(checkpoint)
-    # It finished before, and the graph that it has now does not postpone its end.
-    is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.position)[1]
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
     saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
     run.writer.saved, run.writer.returns = saved if is_as_it_was else None, manifest.returns
@@ -110,14 +106,8 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     return is_over
 
 
-def _report(
-    run: LiveRun,
-    checkpoint: Checkpoint,
-    restored: Restored,
-    options: ResumeOptions,
-    status: Mapping[str, Any] | None,
-) -> tuple[str, ...]:
-    """Report how the run is resumed; what has changed, in words."""
+def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[list[str], tuple[str, ...]]:
+    """Whether a resume is exact, in words; and what has changed."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
     assert state.snapshot is not None and environment is not None, "the session is set up"
@@ -130,24 +120,12 @@ def _report(
         others = [*others, *(f"{path} as set up" for path in different)]
     else:
         lost += unexplained(different)
-    facts = [environment.compared(manifest, others, lost)]
-    if restored.sampled and not lost:
-        facts.append(restored.sampled)
-    where = checkpoint.path.name if files is None else str(files.path)
-    if options.resume not in ("auto", "never") and files is not None:
-        where += f" from {checkpoint.path.name}"
-    again = repeated(session.trained, status) if status is not None else ""
-    place = session.compiled.run_clock.describe() or f"at `{run.position}`"
-    run.notices("; ".join([f"resumed {where}: {place}", *filter(None, [again, *facts])]))
-    return *restored.changes, *by_a_person
+    lines = [environment.compared(manifest, others, lost), restored.sampled if not lost else ""]
+    return lines, (*restored.changes, *by_a_person)
 
 
 def note_start(run: LiveRun) -> None:
-    """Tell the files and the loggers that the run has started.
-
-    Raises:
-        UnsaveableError: something cannot be saved.
-    """
+    """Tell the files and the loggers that the run has started; first, raise for what cannot be saved."""
     files, environment, setup, checkpoint = run.files, run.session.environment, run.session.setup, run.resumed_from
     is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
     if files is not None and environment is not None:
@@ -159,22 +137,3 @@ def note_start(run: LiveRun) -> None:
     run.announce("resumed" if is_ours else "begun")
     run.write_status()
     run.is_noted = True
-
-
-def finished_before(run: LiveRun) -> str:
-    """That a run was finished before, and what to do; what has changed since then has no effect."""
-    since = f"; changed since, without effect: {', '.join(run.changes)}" if run.changes else ""
-    return (
-        f"the run {f'in `{run.files.path}` ' if run.files is not None else ''}was finished before, so nothing is run"
-        f"{since}; give another run a run_dir of its own, or train this one further with a later end, such as "
-        "fit(epochs=...)"
-    )
-
-
-def where_it_resumes(run: LiveRun) -> str:
-    """Where a run that failed inside a node will resume, in words; empty without a run directory."""
-    if run.files is None:
-        return ""
-    if not (name := run.files.resumable):
-        return f"no checkpoint was saved before: {run.files.path} starts from the beginning"
-    return f"resumes from checkpoint {name}"

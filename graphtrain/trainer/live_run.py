@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, final
 
@@ -16,14 +16,14 @@ from graphtrain.outcome import Outcome
 from graphtrain.plain import brief
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
-from graphtrain.report.logger import Beginning, Logger, RunLogger
+from graphtrain.report.logger import Beginning, Logger, Loggers
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import not_finite_since
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
-from graphtrain.storage.run_directory import STATUS_SECONDS
+from graphtrain.storage.run_directory import ACTIVE, STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.tracing import Explanation
@@ -31,35 +31,24 @@ from graphtrain.trainer.watchers import Monitors, NodesFile
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
 
-_ACTIVE = ["running", "stopping"]
-_STATES = ["ready", *_ACTIVE, "stopped", "finished", "failed"]
+_STATES = ["ready", *ACTIVE, "stopped", "finished", "failed"]
 _LIFE_CYCLE: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
     ["start", ["ready", "stopped", "finished"], "running"],
-    ["ask_to_stop", _ACTIVE, "stopping"],  # at the next save point
-    ["halt", _ACTIVE, "stopped"],
-    ["finish", _ACTIVE, "finished"],
-    ["fail", _ACTIVE, "failed"],
+    ["ask_to_stop", ACTIVE, "stopping"],  # at the next save point
+    ["halt", ACTIVE, "stopped"],
+    ["finish", ACTIVE, "finished"],
+    ["fail", ACTIVE, "failed"],
 ]
 
-_END_NOT_SAVED = (
-    "the run is trained to its end but not saved; overwrite what cannot be saved before it is read, so that it is "
-    "not alive there"
-)
+_END_NOT_SAVED = "overwrite what cannot be saved before it is read, so that it is not alive there"
 
 
 @final
 class LiveRun:
-    """A session with its files and its watchers.
-
-    Arguments:
-        session: not begun yet.
-        files: of the run directory. None: nothing is written.
-        arguments: hyper-parameters that belong to no resource: the arguments of `setup`.
-        loggers: called with every row.
-        display: shows the run. None: it is not shown.
-    """
+    """A session with the files of its run directory, if there is one, and its watchers."""
 
     state: str  # of its life cycle, set by the machine
+    trigger: Callable[[Event], bool]  # goes to the state that follows
     has_begun = False  # it was begun or resumed in this process
     resumed_from: Checkpoint | None = None
     changes: tuple[str, ...] = ()  # since that checkpoint was made, in words
@@ -92,17 +81,13 @@ class LiveRun:
         self.node_times, self.monitors = NodeTimes(), Monitors(session)
         self._observer = Observer(session)
         self._display, self._is_shown = display, False
-        self._loggers: list[RunLogger] = []
-        if loggers := list(loggers):
-            from graphtrain.report.guarded import Guarded  # most runs have no loggers
-
-            self._loggers = [Guarded(logger, self.notices.once) for logger in loggers]
+        self._loggers = Loggers(loggers, self.notices.once) if (loggers := list(loggers)) else None
         self._nodes: NodesFile | None = None
         rows = session.recorder.loggers
         if files is not None and files.writes:
             self._nodes = NodesFile(session, files, self.node_times)
             rows.append(lambda metrics, step: files.metrics.append(metrics))
-        rows += [*self._loggers, self._row]
+        rows += [*filter(None, [self._loggers]), self._row]
 
     def _row(self, row: Mapping[str, float], step: int) -> None:
         if self.session.watch.now() >= self.session.watch.next_tick:  # of a graph whose transitions are not timed
@@ -131,27 +116,14 @@ class LiveRun:
         """The state and progress of the run."""
         return self._observer.snapshot(self.state, self.position)
 
-    @property
-    def is_active(self) -> bool:
-        """True while the run is running, until it has stopped."""
-        return self.state in _ACTIVE
-
-    def go(self, event: Event) -> None:
-        """Go to the state that follows."""
-        self._machine.events[event].trigger(self)
-
     def require_idle(self) -> None:
-        """Raise unless the run can start, or be changed.
-
-        Raises:
-            LifeCycleError: it is running, or has failed.
-        """
+        """Raise a `LifeCycleError` unless the run can start, or be changed."""
         if self.state == "failed":
             raise LifeCycleError(
                 "the run has failed inside a node",
                 "make a new Trainer: with the same run_dir it resumes from the newest checkpoint",
             )
-        if self.is_active:
+        if self.state in ACTIVE:
             calls = "`run`, `advance`, `load`, `rewire`"
             raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")
 
@@ -161,14 +133,10 @@ class LiveRun:
         return END if self.session.loop.ended else self.session.path
 
     def started(self, limit: Trigger | None) -> None:
-        """Note that the run starts or continues in this process.
-
-        Arguments:
-            limit: the amount to run until; None to run only some transitions, which are not shown.
-        """
+        """Note that the run starts or continues; without a limit, for some transitions, which are not shown."""
         session = self.session
         self._observer.begin(limit)
-        session.watch.start(inside=session.compiled.activity(session.position))
+        session.watch.start(inside=session.compiled.activity(session.loop.position))
         self._is_shown = limit is not None
         self._draw("begin")
         session.watch.repeat([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
@@ -179,6 +147,8 @@ class LiveRun:
         self.monitors.begin()
         if self._nodes is not None:
             self._nodes.begin(event)
+        if self._loggers is None:
+            return
         hyper_parameters = {**self.arguments, "seed": session.seed}
         for of, own in session.hyper_parameters.values.items():
             hyper_parameters |= {f"{of}.{name}": value for name, value in own.items()}
@@ -187,22 +157,21 @@ class LiveRun:
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
         run_dir = self.files.path if self.files is not None else None
         rows, columns = tuple(session.recorder.rows), session.compiled.run_clock.columns
-        for logger in self._loggers:
-            logger.begin(Beginning(session.compiled.graph, rows, hyper_parameters, run_dir, columns))
+        self._loggers.begin(Beginning(session.compiled.graph, rows, hyper_parameters, run_dir, columns))
 
     def ended(self, error: BaseException | None) -> None:
         """Note that the run has stopped, by an exception or without one, and tell watchers and loggers."""
-        was_running = self.is_active
+        was_running = self.state in ACTIVE
         self.session.watch.stop()
         if was_running:
-            self.go("finish" if self.session.loop.ended and self.is_end_saved else "halt")
+            self.trigger("finish" if self.session.loop.ended and self.is_end_saved else "halt")
         self.session.watch.repeat(())
         self._draw("end")
         if self._nodes is not None:
             self._nodes.write()
-        for logger in self._loggers:
-            logger.ended(self.state, error)
-            logger.close()
+        if self._loggers is not None:
+            self._loggers.call("ended", self.state, error)
+            self._loggers.call("close")
         if was_running and self.is_noted:
             self.write_status()
 
@@ -241,15 +210,7 @@ class LiveRun:
         *,
         is_asked: bool = False,
     ) -> bool:
-        """Save at this position, if there is a run directory; False if it is not a save point.
-
-        Arguments:
-            values: those of the metrics that rank checkpoints. Default: none.
-            is_asked: True if a node requested it.
-
-        Raises:
-            SaveFailedError: the checkpoint cannot be written; or this is the end, so no save point can follow.
-        """
+        """Save at this position, if there is a run directory, as `CheckpointWriter.save`; the end has to be saved."""
         if self.files is None:
             if is_asked:
                 self.notices.once("there is no run directory, so no checkpoint is written")
@@ -258,13 +219,11 @@ class LiveRun:
             return True
         if not self.writer.save(policy, values or {}, is_asked=is_asked):
             if self.session.loop.ended:
-                raise SaveFailedError(
-                    f"the end of the run is not a save point ({self.writer.refusal})",
-                    self.writer.way_out or _END_NOT_SAVED,
-                )
+                what = f"the end of the run is not a save point ({self.writer.refusal})"
+                raise SaveFailedError(what, self.writer.way_out or _END_NOT_SAVED)
             return False
-        for logger in self._loggers:
-            logger.flush()
+        if self._loggers is not None:
+            self._loggers.call("flush")
         return True
 
     def save_end(self) -> None:
@@ -281,11 +240,7 @@ class LiveRun:
         self.is_end_saved = True
 
     def write_status(self, state: str | None = None) -> float:
-        """Write the status for other processes; returns the seconds until it is to be written again.
-
-        Arguments:
-            state: the state to write. Default: that of the life cycle.
-        """
+        """Write the status for other processes; returns the seconds until it is to be written again."""
         session = self.session
         if self.files is None:
             return STATUS_SECONDS

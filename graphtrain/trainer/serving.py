@@ -22,11 +22,7 @@ Answer = Outcome | Literal["compiled"] | None
 
 
 def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
-    """Run transitions until a request stops the run.
-
-    Arguments:
-        transitions: returns the table with breakpoints; called again when the graph was compiled again.
-    """
+    """Run transitions until a request stops the run; `transitions` is called again if the graph is compiled again."""
     run.explanation = run.failure = None
     run.reason, run.error, run.replay = "", "", ()
     try:
@@ -56,7 +52,9 @@ def serve(run: LiveRun) -> Answer:
     if "ended" in requests:
         _end(run)
         return run.ends(Outcome.FINISHED)
-    if "recorded" in requests and session.compiled.activity(session.position) is None:  # no evaluation is under way
+    if (
+        "recorded" in requests and session.compiled.activity(session.loop.position) is None
+    ):  # no evaluation is under way
         requests.take("recorded")
         try:
             run.monitors.expect()
@@ -67,7 +65,7 @@ def serve(run: LiveRun) -> Answer:
         requests.discard("save")
         requests.values = {}
     if "stop" in requests:
-        run.go("ask_to_stop")
+        run.trigger("ask_to_stop")
         # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
         if "save" not in requests and run.save(SavePolicy(requests.policy.mode)):
             return run.ends(Outcome.STOPPED)
@@ -81,11 +79,7 @@ def serve(run: LiveRun) -> Answer:
 
 
 def _end(run: LiveRun) -> None:
-    """Run what nodes do at the end, and save.
-
-    Raises:
-        DataError: the graph trains, and has had no batch.
-    """
+    """Run what nodes do at the end, and save; a run that trains must have had a batch."""
     compiled = run.session.compiled
     batches = compiled.program.clock(compiled.program.main, "batches")
     if trains(compiled.graph) and batches is not None and not batches.now():
@@ -94,7 +88,8 @@ def _end(run: LiveRun) -> None:
             'supply data that starts over at each `__iter__`, or look at the guards of the edges to "end"',
         )
     run.session.loop.ended, run.is_end_saved = True, False
-    compiled.at_end()
+    for act in compiled.compiler.at_end:
+        act()
     run.requests.clear()
     run.save_end()
 
@@ -105,7 +100,7 @@ def _fail(run: LiveRun, error: BaseException) -> None:
     if not isinstance(error, KeyboardInterrupt):
         run.writer.fails()
     session.world.fail(error)
-    run.go("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
+    run.trigger("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
     run.requests.clear()
     run.failure = error
     if not isinstance(error, RanksError):

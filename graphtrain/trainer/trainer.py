@@ -25,6 +25,7 @@ from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
 from graphtrain.resume.weights import load_weights
+from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer import entry
 from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
@@ -35,10 +36,6 @@ from graphtrain.trainer.serving import drive
 from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
-
-# What the first Ctrl-C prints at once, with a run directory and without.
-_STOPPING = "stopping at the next save point; Ctrl-C again stops at once, without saving"
-_STOPPING_UNSAVED = "stopping after this node; Ctrl-C again stops at once"
 
 
 @final
@@ -228,16 +225,12 @@ class Trainer(RunView):
 
         list(breakpoints())  # refused before anything is done
         begins = not run.has_begun
-        signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
-        with signals, self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
+        with stop_signals(run.stop), self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
             if not begins or run.resumed_from is not None:
-                stopped_at.add(run.session.position)
+                stopped_at.add(run.session.loop.position)
             if run.session.loop.ended and run.is_end_saved:
-                environment = run.session.environment
-                if begins and not (environment and "command" in environment.about):  # a command says it at the end
-                    run.notices(entry.finished_before(run))
                 return Outcome.ALREADY_FINISHED
             if run.session.loop.ended:
                 run.save_end()
@@ -305,8 +298,8 @@ class Trainer(RunView):
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
-        Nodes with the same path in both graphs keep their progress. Unchanged nodes are not set up again, so an
-        iterator that one of them holds continues.
+        Nodes with the same path in both graphs keep their progress. An unchanged node that fetches batches is not set
+        up again in one process, so an iterator that it holds continues.
 
         Arguments:
             rename: old path -> new path of renamed nodes. Default: none.
@@ -394,7 +387,7 @@ class Trainer(RunView):
         """Inside this block the run is running, which is shown if there is a limit; the first time, it begins."""
         run = self._run
         run.require_idle()
-        run.go("start")
+        run.trigger("start")
         failure: BaseException | None = None
         try:
             with run.files.held() if run.files is not None else nullcontext():
@@ -414,8 +407,8 @@ class Trainer(RunView):
                         run.session.compiled.release()
         except BaseException as error:
             run.session.world.fail(error)
-            if run.is_active:  # it never began
-                run.go("halt")
+            if run.state in ACTIVE:  # it never began
+                run.trigger("halt")
             raise
 
     def _note_failure(self, error: BaseException) -> None:
@@ -425,8 +418,10 @@ class Trainer(RunView):
         run.error = "" if is_interrupt else error_line(error)
         if run.state == "failed":
             # Any checkpoint under way is on the disk now.
-            if not (is_interrupt or isinstance(error, RanksError)) and (note := entry.where_it_resumes(run)):
-                error.add_note(note)
+            if run.files is not None and not (is_interrupt or isinstance(error, RanksError)):
+                name, path = run.files.resumable, run.files.path
+                starts = f"no checkpoint was saved before: {path} starts from the beginning"
+                error.add_note(f"resumes from checkpoint {name}" if name else starts)
             run.replay = () if is_interrupt else self.replay_options()
             run.write_status("interrupted" if is_interrupt else None)
 
@@ -441,7 +436,8 @@ class Trainer(RunView):
         if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
             entry.note_start(run)
         if loop.ended and not run.is_end_saved:
-            compiled.at_end()
+            for act in compiled.compiler.at_end:
+                act()
         if compiled.activity(loop.position) is None:
             for name in compiled.state.objects.trained_in_evaluation_mode():
                 run.notices.once(

@@ -88,6 +88,7 @@ _MERMAID_EDGE = re.compile(r'  (\w+) (?:-\. "([^"]*)" \.->|-- "([^"]*)" -->|-->)
 
 
 def mermaid_lines(text: str) -> Counter[Line]:
+    text = re.sub(r"\bn\d+_", "n_", text)  # the number keeps names apart
     names = {match[1]: mermaid_name(match[2]) for line in text.splitlines() if (match := _MERMAID_HUB.fullmatch(line))}
     lines: Counter[Line] = Counter()
     for match in filter(None, map(_MERMAID_EDGE.fullmatch, text.splitlines())):

@@ -63,7 +63,6 @@ IMPORTED = (
     *(
         f"graphtrain.graphs.gallery.{path.parent.name}.{path.stem}"
         for path in sorted((ROOT / "graphs" / "gallery").glob("*/[!_]*.py"))
-        if not path.stem.endswith("_example")
     ),
 )
 

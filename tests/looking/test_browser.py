@@ -58,7 +58,7 @@ class Page:
         """What the picture shows at each node and edge."""
         script = """() => Object.fromEntries([...document.querySelectorAll("#picture [data-what]")].map((group) =>
             [JSON.parse(group.dataset.what).node ?? JSON.parse(group.dataset.what).edge,
-             group.querySelector("text.count")?.textContent ?? ""]))"""
+             (group.querySelector("text.count")?.textContent ?? "").replace(/[^0-9]/g, "")]))"""
         return self.page.evaluate(script)  # type: ignore[no-any-return]
 
     def wait_for(self, selector: str, text: str) -> None:
@@ -83,8 +83,7 @@ def test_a_report(browser: Any, runs: Path, folder: Path, command: Command) -> N
 
     def expected(moment: int) -> dict[str, str]:
         runs, taken = moments[moment]["runs"], moments[moment]["taken"]
-        bodies = {name for name in runs if any(other.startswith(f"{name}/") for other in runs)}
-        nodes = {name: "" if name in bodies else str(count) for name, count in runs.items()}
+        nodes = {name: str(count) for name, count in runs.items()}
         idle = dict.fromkeys(("clip", "exchange", "schedule"), "0")  # the run passes them over
         return {**idle, **nodes, **{name: str(count) for name, count in taken.items()}}
 
@@ -106,8 +105,16 @@ def test_a_report(browser: Any, runs: Path, folder: Path, command: Command) -> N
 
     paper = "() => getComputedStyle(document.body).backgroundColor"
     light = shown.page.evaluate(paper)
-    shown.page.keyboard.press("t")
+    shown.page.emulate_media(color_scheme="dark")
     assert shown.page.evaluate(paper) != light
+    shown.page.set_viewport_size({"width": 1400, "height": 900})
+    shown.page.keyboard.press("f")
+    height = "() => Math.min(...[...document.querySelectorAll('#picture text')].map((text) => text.textContent.trim()"
+    height += " ? parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a : 99))"
+    assert shown.page.evaluate(height) >= 11
+    before = shown.page.evaluate(height)
+    shown.page.keyboard.press("+")
+    assert shown.page.evaluate(height) > 1.2 * before
     shown.page.set_viewport_size({"width": 500, "height": 700})
     shown.page.wait_for_timeout(300)
     assert shown.page.evaluate("() => document.documentElement.scrollWidth") <= 500
@@ -130,6 +137,41 @@ def test_what_is_clicked_is_explained(browser: Any, runs: Path, folder: Path, co
     copied = shown.text("#facts")
     assert "graphtrain explain" in copied and "--to '" in copied and "<img src=x" in shown.text("#plots")
     assert shown.said == []
+
+
+def test_a_list_is_sorted_and_filtered_and_two_of_it_compared(browser: Any, runs: Path) -> None:
+    shown = Page(browser)
+    with serving(folder=runs) as (port, _):
+        shown.page.goto(f"http://127.0.0.1:{port}/")
+        shown.wait_for("table", "finished")
+        names = lambda: shown.page.locator("td a").all_inner_texts()  # noqa: E731
+        for sign in ("▲", "▼"):
+            shown.page.locator("th button", has_text="run").first.click()
+            assert names() == (["one", "two"] if sign == "▲" else ["two", "one"]) and sign in shown.text("table")
+        assert {"state", "place", "graph", "age"} <= {*shown.text("tr:first-child").replace("\t", "\n").split("\n")}
+        shown.page.locator("#filter").fill("two")
+        assert names() == ["two"]
+        shown.page.goto(f"http://127.0.0.1:{port}/?run=one&run=two")
+        shown.wait_for("h1", "one ↔ two")
+        assert "~ clip" in shown.text("#difference") and "max_norm" in shown.text("#facts")
+        shown.page.get_by_text("difference of the graphs").click()
+        assert shown.page.locator("#picture").count() == 1
+        shown.page.get_by_text("all runs").click()
+        shown.wait_for("table", "finished")
+    assert shown.said == []
+
+
+def test_the_node_that_has_failed_is_marked_and_no_other(browser: Any, folder: Path, command: Command) -> None:
+    trainer_of(folder / "run").run(until="2 steps")
+    status = folder / "run" / "status.json"
+    changed = {"state": "failed", "position": "train_batch", "error": "RuntimeError: shapes do not fit"}
+    status.write_text(json.dumps({**json.loads(status.read_text()), **changed}))
+    assert command("report", "run", "-o", "run.html").code == 0
+    shown = Page(browser)
+    shown.page.goto((folder / "run.html").as_uri())
+    assert shown.page.locator("#picture .failed title").all_text_contents() == ["train_batch"]
+    assert shown.page.locator("#picture .current").count() == 0
+    assert "shapes do not fit" in shown.text("#why") and shown.said == []
 
 
 def test_a_run_is_watched_to_its_end_over_a_kill_and_a_restart_of_the_server(browser: Any, tmp_path: Path) -> None:

@@ -41,23 +41,23 @@ def test_what_is_declared_is_told() -> None:
     assert words_of(drawn.caption)[:2] == ["fit", "numbers: the order in which the edges of a node are tried"]
     assert drawn.bodies == {"validate": INSIDE}
     assert drawn.words("decide") == ["decide", "choice"] and drawn.words("clip") == ["clip", "max_norm = 0.5"]
-    assert drawn.words("checkpoint") == ["checkpoint", "every = 1 epochs or 10 minutes", "keep = 2"]
+    assert drawn.words("checkpoint") == ["checkpoint", 'every = ["1 epochs", "10 minutes"]', "keep = 2"]
     assert drawn.words("step") == ["step"], "there is one optimizer"
-    assert "window is accumulate.window" in drawn.nodes["train_batch"]["tooltip"]
+    assert "reads window from accumulate.window" in drawn.nodes["train_batch"]["tooltip"]
     tooltips = {edge["label"].strip(): edge["tooltip"] for _, _, edge in drawn.edges}
     assert tooltips["1 data_exhausted"] == "data_exhausted = next_batch.exhausted"
     assert tooltips["6 finished"] == f"finished = {FIT.guards['finished']}"
     several = drawing_of(Graph.load("gan"))
-    assert several.words("train_batch")[1:] == ["only_own = true", "critic_optimizer", "critic_loss"]
-    assert several.words("step")[1:] == ["critic_optimizer"]
+    assert several.words("train_batch")[1:] == ["only_own = true", "critic_loss"]
+    assert "optimizer critic_optimizer" in several.caption
 
 
 def test_many_and_long_parameters_are_shortened() -> None:
     long = Node("a", "mine", {"text": "x" * 500, "table": {"k": list(range(999))}, "three": 3, "four": 4, "five": True})
     drawn = drawing_of(line_of(long))
     title, use, text, *_, rest = drawn.words("a")
-    assert (title, use, rest) == ("a", "mine", "and 2 more") and text.startswith("text = xxx") and text.endswith("…")
-    assert max(map(len, drawn.words("a"))) <= 32 and len(drawn.nodes["a"]["tooltip"]) <= 400
+    assert (title, use, rest) == ("a", "mine", "and 2 more") and text.startswith('text = "xxx') and text.endswith("...")
+    assert max(map(len, drawn.words("a"))) <= 36 and len(drawn.nodes["a"]["tooltip"]) <= 400
     four = drawing_of(line_of(Node("a", "a", dict.fromkeys("bcde", 1))))
     assert four.words("a")[1:] == ["b = 1", "c = 1", "d = 1", "e = 1"], "a line that says `1 more` could be that one"
 
@@ -86,9 +86,8 @@ def test_heat_and_position() -> None:
         marked = drawing_of(FIT, position=path).nodes
         assert {name for name in plain if plain[name] != marked[name]} == {path}
         assert float(marked[path]["penwidth"]) >= 3 * float(plain[path]["penwidth"])
-    text = text_of(FIT, ".mmd", counts={"decide": 100, "step": 1}, position="validate/next_batch")
-    assert "class n_decide heat10" in text and "class n_validate_next_batch current" in text and "100 runs" in text
-    assert "heat" not in text_of(FIT, ".mmd")
+    assert "100 runs" in text_of(FIT, ".mmd", counts={"decide": 100, "step": 1}, position="validate/next_batch")
+    assert drawing_of(FIT).bodies and not heated.bodies, "a body that never ran is one box"
 
 
 def test_graphs_with_problems_are_drawn() -> None:
@@ -103,7 +102,7 @@ def test_names_that_look_like_paths_marks_and_words_of_the_language_are_distinct
     body = line_of(Node("b", "step"))
     graph = line_of(Node("a", "nested", body=body), *(Node(name, "step") for name in names))
     assert len(drawing_of(graph).nodes) == len(names) + 2 + 3, "two marks outside, `b` and two marks inside"
-    identifiers = re.findall(r"^ +(n_\w+)\(\[", text_of(graph, ".mmd"), re.M)
+    identifiers = re.findall(r"^ +(n\w+)\[.*step", text_of(graph, ".mmd"), re.M)
     assert len(identifiers) == len({*identifiers}) == len(names) + 1
 
 
@@ -176,10 +175,8 @@ ATTACKS = (
 # All that a Mermaid file may have, line by line, with no quote and no bracket inside a text.
 TEXT = r'"[^"<>\\`%\[\]{}]*(?:<br/>[^"<>\\`%\[\]{}]*)*"'
 GRAMMAR = [
-    *(r"---", rf"title: {TEXT}", r"flowchart TB", r" +end", rf" +subgraph n_\w+\[{TEXT}\]"),
-    rf" +n_\w+[\[({{/>]+{TEXT}[\\\])}}/]+",
-    rf"  n_\w+ (?:-\. {TEXT} \.->|-- {TEXT} -->|-->) n_\w+",
-    *(r"  classDef \w+ [\w:#,-]+", r"  class n_\w+(?:,n_\w+)* \w+"),
+    *(r"---", rf"title: {TEXT}", r"flowchart TB", r" +end", rf" +subgraph n\w+\[{TEXT}\]", rf" +n\w+\[{TEXT}\]"),
+    *(rf"  n\w+ (?:-\. {TEXT} \.->|-- {TEXT} -->|-->) n\w+", r" +style n\w+ [\w:#,]+"),
 ]
 
 
@@ -399,7 +396,7 @@ def test_a_mark_is_colour_line_and_sign() -> None:
     assert len(looks) == len(colours) == 3
     assert {edge["style"] for _, _, edge in drawn.edges if edge["class"] == "removed"} == {"dotted"}
     text = text_of(FIT.diff(EDITED), ".mmd")
-    assert "class n_pause added" in text and "class n_log removed" in text
+    assert "+ pause" in text and "\N{MINUS SIGN} log" in text
     numbers = {int(number) for number in re.findall(r"linkStyle (\d+) ", text)}
     arrows = [line for line in text.splitlines() if re.search(r"-->|\.->", line)]
     assert {number for number, line in enumerate(arrows) if re.search(r'"[+~\N{MINUS SIGN}]', line)} == numbers

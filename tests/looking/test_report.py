@@ -57,7 +57,7 @@ def test_arrows_of_a_picture_are_the_edges_of_the_graph(folder: Path, command: C
     graph = reported(command, folder / "run")["runs"][0]["graph"]
     for picture in graph["pictures"]:
         for number, key in enumerate(picture["arrows"]):
-            group = re.search(rf'<g id="arrow{number}".*?<title>(.*?)</title>', picture["svg"], re.DOTALL)
+            group = re.search(rf'<g id="edge{number + 1}".*?<title>(.*?)</title>', picture["svg"], re.DOTALL)
             assert group is not None
             source, _, target = html.unescape(group[1]).partition("->")
             if key is not None:

@@ -32,8 +32,11 @@ def runs(folder: Path) -> Path:
 def test_a_folder_lists_its_runs_and_opens_any(runs: Path) -> None:
     with serving(folder=runs) as (_, get):
         content = read(get)
-        assert {run["name"]: run["state"] for run in content["runs"]} == {"one": "finished", "two": "stopped"}
-        assert content["kind"] == "folder" and "val/loss" in content["runs"][0]["measured"]
+        assert {run["name"]: run["cells"]["state"] for run in content["runs"]} == {"one": "finished", "two": "stopped"}
+        assert (
+            content["kind"] == "folder"
+            and {"place", "graph", "age", "best", "val/loss"} <= content["runs"][0]["cells"].keys()
+        )
         assert [run["name"] for run in read(get, "/content.json?run=two&run=one")["runs"]] == ["two", "one"]
         for name in ("../runs/one", "/etc", "three", "one/checkpoints"):
             assert "there is no run" in read(get, f"/content.json?run={name}")["problem"]
@@ -79,7 +82,7 @@ def test_a_change_is_an_event(runs: Path) -> None:
 def state_of(content: dict[str, Any]) -> str:
     """The state of the last run, in a list or on its page."""
     run = content["runs"][-1]
-    return run["state"] if content["kind"] == "folder" else run["condition"]  # type: ignore[no-any-return]
+    return run["cells"]["state"] if content["kind"] == "folder" else run["condition"]  # type: ignore[no-any-return]
 
 
 @pytest.mark.first(1)
@@ -98,7 +101,7 @@ def test_a_run_that_is_killed_is_an_event(in_a_folder: bool, runs: Path, command
         killed.kill()
         assert events.readline() == b"\n" and events.readline() == b"data: changed\n"
         content = read(get)
-        assert state_of(content) == "interrupted" and f"process {killed.pid} is gone" in str(content["runs"][-1]["why"])
+        assert state_of(content) == "interrupted" and f"process {killed.pid} is gone" in str(content["runs"][-1])
         killed.wait()
         assert state_of(read(get)) == "interrupted"
         connection.close()
@@ -112,8 +115,8 @@ def test_a_folder_says_by_what_each_run_ended(tmp_path: Path) -> None:
     trainer_of(tmp_path / "early", early.set("validate", every="1 steps")).run()
     trainer_of(tmp_path / "stopped").run(until="2 steps")
     with serving(folder=tmp_path) as (_, get):
-        diverged, ended, stopped = read(get)["runs"]
-    assert diverged["state"].startswith("finished, not finite since step") and diverged["measured"]["loss"] == "nan"
+        diverged, ended, stopped = (run["cells"] for run in read(get)["runs"])
+    assert diverged["state"].startswith("finished, not finite since step") and diverged["loss"] == "nan"
     assert diverged["why"] == "it reached its end, 2 epochs"
     assert ended["why"].startswith("it ended before 9 epochs: early_stop: val/loss has not improved on 1 in 1 value")
     assert stopped["why"].startswith("it was stopped at ")

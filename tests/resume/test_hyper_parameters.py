@@ -211,8 +211,8 @@ def test_a_changed_schedule_restarts_with_its_rate(names: str, tmp_path: Path) -
 
 SWAPPED: dict[str, tuple[Make | None, Make | None, str]] = {
     "another": (SCHEDULES["step"], SCHEDULES["cosine"], r"scheduler.class: StepLR -> CosineAnnealingLR"),
-    "a new one": (None, SCHEDULES["cosine"], "scheduler: new, begins"),
-    "none": (SCHEDULES["step"], None, "scheduler: removed"),
+    "a new one": (None, SCHEDULES["cosine"], "scheduler.class: absent -> CosineAnnealingLR"),
+    "none": (SCHEDULES["step"], None, "scheduler.class: StepLR -> absent"),
 }
 
 
@@ -353,7 +353,7 @@ def test_a_rate_that_is_a_tensor_keeps_its_identity(tmp_path: Path) -> None:
 def test_a_module_that_is_new_begins_without_a_past(tmp_path: Path) -> None:
     """As the mean of weights does, which the new graph reads and the old one had not."""
     trainer(tmp_path).run(until="6 steps")
-    with pytest.raises(UsageError, match=r"mean: new, begins as it is set up now"):
+    with pytest.raises(UsageError, match=r"mean.class: absent -> module"):
         trainer(tmp_path, more={"mean": torch.nn.Linear(3, 1)}).run()
     second = trainer(tmp_path, more={"mean": torch.nn.Linear(3, 1)})
     second.run(from_setup="mean", until="8 steps")

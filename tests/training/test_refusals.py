@@ -87,6 +87,20 @@ def looks(teacher: Any) -> None:
     """Do nothing where there is no teacher."""
 
 
+class Positioned(list[Any]):
+    """Batches that keep their position themselves."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing was saved."""
+
+
+def sharing(data: Any) -> Trainer:
+    return tiny(train_data=data, val_data=data, validation_step=returning(1.0))
+
+
 @node
 def uses(seen: Any) -> None:
     """Require what the node before it writes."""
@@ -100,6 +114,8 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
                             ("`model`", "`optimizer`", "`train_data` is read by `next_batch`",
                              "did you mean `training_data`?")),
     "a resource of another name": (lambda: tiny(val_dat=[1]), GraphError, ("G302", "did you mean `val_data`?")),
+    "data that keeps its position, for two nodes": (lambda: sharing(Positioned([1])), UsageError,
+                                                   ("`train_data` and `val_data` are one Positioned",)),
     "a setting of another trainer": (lambda: tiny(max_epochs=3), GraphError,
                                      ("nothing reads a resource `max_epochs`", 'finish.after = "N epochs"')),
     "a name of the engine": (lambda: tiny(recorder=1), UsageError, ("`recorder` is supplied by the engine",)),
@@ -121,7 +137,7 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
                            ("G309", "gives samples, not batches", "supply Loader(train_data, batch_size=...)")),
     "a dataset to validate on": (lambda: tiny(val_data=Samples()), GraphError, ("supply Loader(val_data",)),
     "a dataset among several": (lambda: tiny(val_data={"a": batches(1), "b": Samples()}), GraphError,
-                                ("`val_data['b']` is a Samples",)),
+                                ("`val_data.b` is a Samples",)),
     "a mapping of tensors": (lambda: tiny(train_data={"a": torch.ones(2), "b": 1}), GraphError,
                              (MAPPING, "TensorDataset(*data.values())")),
     "an empty mapping": (lambda: tiny(train_data={}), GraphError, (MAPPING,)),

@@ -1,4 +1,12 @@
-"""Returning to a checkpoint when the loss spikes."""
+"""Returning to a checkpoint when the loss spikes, on handwritten digits of which three are corrupted.
+
+    graphtrain run graphs/gallery/rollback/rollback.py --overlay rollback --run-dir runs/rollback rollback.warmup=5 \
+        rollback.skip=2 rollback.most=100 checkpoint.every='5 batches' finish.after='6 epochs'
+
+Three of the images are white and ten thousand times too bright. A single step with one of them ruins the weights, and
+training does not recover. The overlay `rollback` returns to the last checkpoint instead, and skips the batches that led
+to the spike.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,10 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from graphtrain import Above, NotFiniteError, node, progress
+from graphtrain import Above, NotFiniteError, lazy_import, node, progress
+
+torch = lazy_import("torch")
+nn = lazy_import("torch.nn")
 
 _LATEST = 0.01  # the weight of the latest loss in mean and variance: they reach back about 100 losses
 
@@ -99,7 +110,24 @@ class Rollback:
             )
         if not self.reported:
             self.reported = True
-            self._notify(
-                f"{spike}, and no checkpoint was made that the run could go back to: it trains on, and so it does at "
-                "later spikes before the first checkpoint; checkpoint.every makes one earlier"
-            )
+            self._notify(f"{spike}, before the first checkpoint: the run trains on; checkpoint.every makes one earlier")
+
+
+def setup() -> dict[str, Any]:
+    """The resources of the run."""
+    from sklearn.datasets import load_digits
+
+    pixels, digits = load_digits(return_X_y=True)
+    images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
+    train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1437, 360])
+    images[train[400::400]] = 10_000.0  # with three labels, of which no training can learn more than one
+    labels[train[400::400]] = torch.arange(3)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "train_data": [*zip(images[train].split(16), labels[train].split(16), strict=True)],
+        "val_data": [(images[val], labels[val])],
+        "training_step": lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+        "validation_step": lambda model, batch: {"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()},
+    }

@@ -3,11 +3,12 @@
 
 const LEVELS = 10; // of heat
 const COLOURS = ["#2f83c5", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7f7f7f"]; // after Okabe and Ito (2008)
-const DASHES = [[], [6, 4], [2, 3]];
+const DASHES = [[], [6, 4], [2, 3]], BORDERS = ["solid", "dashed", "dotted"];
+const LEAST_ZOOM = 0.83; // of a whole picture that is shown at first: its smaller text has 11 pixels
 const page = document.getElementById("page");
 const query = new URLSearchParams(location.search);
 
-const state = { tick: null, run: 0, heat: "runs", fold: false, x: "step", log: false, chosen: null };
+const state = { tick: null, run: 0, heat: "runs", fold: false, difference: true, zoom: null, x: "step", log: false, chosen: null, sort: ["", 1], filter: "", picked: new Set() };
 let content = null;
 let plots = [];
 let drawn = ""; // what the page was built from; what it shows changes without building it again
@@ -84,9 +85,8 @@ function totals(name) { // name of a column -> key -> total at this moment
 // ---- the picture of a graph
 
 function pictureOf(graph) {
-  const picture = graph && (graph.pictures.find((one) => one.name === (state.fold ? "folded" : "unfolded")) || graph.pictures[0]);
-  if (!picture) return { box: element("div", { class: "graph-picture faint" }, (graph && graph.error) || "There is no picture."), picture: null };
-  return { box: element("div", { class: "graph-picture" }, svgOf(picture.svg)), picture };
+  if (content.difference && state.difference) return content.difference;
+  return graph && (graph.pictures.find((picture) => picture.name === (state.fold ? "folded" : "unfolded")) || graph.pictures[0]);
 }
 
 function svgOf(text) {
@@ -100,11 +100,11 @@ function svgOf(text) {
 
 function prepare(box, picture) { // what its elements stand for, and what a click or Enter on them does
   for (const group of box.querySelectorAll(".node, .cluster")) {
-    const key = group.querySelector("title").textContent.replace(/^cluster_/, "");
-    if (picture.keys[key] !== undefined) selectable(group, { node: picture.keys[key] }, picture.keys[key]);
+    const path = picture.keys[group.querySelector("title").textContent.replace(/^cluster_/, "")];
+    if (path !== undefined) selectable(group, { node: path }, path);
   }
   for (const group of box.querySelectorAll(".edge")) {
-    const key = picture.arrows[Number(group.id.slice("arrow".length))];
+    const key = picture.arrows[Number(group.id.slice("edge".length)) - 1];
     if (!key) continue;
     selectable(group, { edge: key }, key);
     const path = group.querySelector("path");
@@ -116,61 +116,85 @@ function prepare(box, picture) { // what its elements stand for, and what a clic
 
 function selectable(group, what, label) {
   group.dataset.what = JSON.stringify(what);
-  group.setAttribute("tabindex", "0");
-  group.setAttribute("role", "button");
-  group.setAttribute("aria-label", label);
+  for (const [name, value] of Object.entries({ tabindex: "0", role: "button", "aria-label": label })) group.setAttribute(name, value);
   const choose = (event) => { event.stopPropagation(); state.chosen = what; refresh(); };
   group.addEventListener("click", choose);
   group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(event); } });
 }
 
-function paint(box) { // counts, heat, and the present node
+function zoom(box, factor) { // by buttons, or the wheel with Ctrl; a factor of 0 shows as much as can be read
+  const svg = box.querySelector("svg");
+  if (!svg) return;
+  const width = svg.viewBox.baseVal.width * 4 / 3; // points as pixels
+  const before = state.zoom ?? 1;
+  if (factor === 0) state.zoom = null;
+  else if (factor) state.zoom = Math.min(4, Math.max(0.2, (state.zoom ?? svg.clientWidth / width) * factor));
+  const shown = state.zoom ?? Math.min(1, Math.max(LEAST_ZOOM, (box.clientWidth - 4) / width));
+  const middle = (box.scrollLeft + box.clientWidth / 2) / (svg.clientWidth || 1);
+  svg.style.width = `${shown * width}px`;
+  svg.style.height = "auto";
+  if (factor && before) box.scrollLeft = middle * shown * width - box.clientWidth / 2;
+}
+
+function movable(box) {
+  let from = null;
+  box.addEventListener("pointerdown", ({ clientX, clientY }) => { from = { x: clientX + box.scrollLeft, y: clientY + box.scrollTop }; });
+  box.addEventListener("pointermove", ({ buttons, clientX, clientY }) => {
+    if (!from || !buttons) return;
+    box.scrollTo(from.x - clientX, from.y - clientY);
+  });
+  box.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    zoom(box, event.deltaY < 0 ? 1.1 : 1 / 1.1);
+  }, { passive: false });
+}
+
+function paint(box) { // counts, heat, the present node, and the one that failed
   const runs = totals("runs"), taken = totals("taken"), seconds = totals("seconds");
   const heat = state.heat === "seconds" ? seconds : runs;
   const most = Math.max(1e-9, ...[...heat].filter(([key]) => !isBody(key)).map(([, value]) => value));
+  const mostTaken = Math.max(1, ...taken.values());
   const { status } = run();
-  const isNow = state.tick === null && !["finished", ""].includes(status.state);
-  for (const old of box.querySelectorAll("text.count")) old.remove();
   for (const group of box.querySelectorAll("[data-what]")) {
-    const what = JSON.parse(group.dataset.what);
-    group.classList.toggle("chosen", JSON.stringify(what) === JSON.stringify(state.chosen));
-    if (what.node !== undefined) {
+    const { node, edge } = JSON.parse(group.dataset.what);
+    group.classList.toggle("chosen", group.dataset.what === JSON.stringify(state.chosen));
+    if (node !== undefined) {
       for (let level = 0; level <= LEVELS; level += 1) group.classList.remove(`heat${level}`);
-      const value = heat.get(what.node);
+      const value = heat.get(node);
       if (state.heat !== "none" && value !== undefined && !group.classList.contains("cluster")) {
         const part = state.heat === "seconds" ? value / most : Math.log1p(value) / Math.log1p(most);
         group.classList.add(`heat${Math.round(LEVELS * part)}`);
       }
-      group.classList.toggle("current", isNow && status.position === what.node);
-      if (runs.has(what.node) && !group.classList.contains("cluster")) {
-        const shape = group.querySelector("polygon, ellipse, path").getBBox();
-        label(group, shape.x + shape.width, shape.y + 3, short(runs.get(what.node)), "end");
-      }
-    } else if (taken.has(what.edge)) {
+      const isNow = state.tick === null && status.position === node;
+      group.classList.toggle("current", isNow && !["finished", "failed", ""].includes(status.state));
+      group.classList.toggle("failed", isNow && status.state === "failed");
+      if (runs.has(node)) count(group, runs.get(node) === 1 ? "1 run" : `${short(runs.get(node))} runs`);
+    } else if (taken.has(edge)) {
       const path = group.querySelector("path:not(.wide)");
-      const count = taken.get(what.edge);
-      path.setAttribute("stroke-width", String(count ? 1 + 1.6 * Math.log1p(count) / Math.log1p(Math.max(1, ...taken.values())) : 0.6));
-      path.setAttribute("opacity", count ? "1" : "0.45");
-      const middle = path.getPointAtLength(path.getTotalLength() / 2);
-      label(group, middle.x, middle.y + 3, short(count), "middle");
+      path.setAttribute("stroke-width", String(taken.get(edge) ? 1 + 1.6 * Math.log1p(taken.get(edge)) / Math.log1p(mostTaken) : 0.6));
+      path.setAttribute("opacity", taken.get(edge) ? "1" : "0.45");
+      count(group, `${short(taken.get(edge))}×`);
     }
   }
 }
 
 const isBody = (path) => Object.keys(run().graph.nodes).some((other) => other.startsWith(`${path}/`));
 
-function label(group, x, y, text, anchor) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", "text");
-  for (const [name, value] of Object.entries({ x, y, class: "count", "text-anchor": anchor })) made.setAttribute(name, value);
-  made.textContent = text;
-  group.append(made);
+function count(group, text) { // on the last line of its text, for which the picture has left room
+  const line = [...group.querySelectorAll("text")].at(-1);
+  if (!line.classList.contains("count")) {
+    const { x, width } = line.getBBox();
+    for (const [name, value] of Object.entries({ x: x + width / 2, class: "count", "text-anchor": "middle" })) line.setAttribute(name, value);
+  }
+  line.textContent = text;
 }
 
 // ---- what was clicked
 
 function detail() {
   const { graph } = run();
-  if (!graph || !state.chosen) return element("p", { class: "faint" }, "Click a node or an edge of the graph. Keys: ← → move the slider, h heat, f fold bodies, t theme.");
+  if (!graph || !state.chosen) return element("p", { class: "faint" }, "Click a node or an edge of the graph. Drag to move it, Ctrl and the wheel to zoom. Keys: ← → move the slider, h heat, f fold bodies, + - 0 zoom.");
   return state.chosen.node !== undefined ? nodeDetail(graph, state.chosen.node) : edgeDetail(graph, state.chosen.edge);
 }
 
@@ -229,10 +253,11 @@ function plotOf(curves, width) {
   const css = getComputedStyle(document.documentElement);
   const ink = css.getPropertyValue("--faint"), line = css.getPropertyValue("--line");
   const several = content.runs.length > 1;
+  const dashes = curves.map((curve, index) => DASHES[(several ? curves.filter((other) => other.run === curve.run).indexOf(curve) : index) % DASHES.length]);
   const series = curves.map((curve, index) => ({
     label: several ? `${content.runs[curve.run].name}: ${curve.name}` : curve.name,
     stroke: COLOURS[(several ? curve.run : index) % COLOURS.length],
-    dash: DASHES[(several ? curves.filter((other) => other.run === curve.run).indexOf(curve) : index) % DASHES.length],
+    dash: dashes[index],
     width: 1.5,
     points: { show: curve.value.length < 60, size: 5 },
     value: (_, value) => number(value),
@@ -243,9 +268,22 @@ function plotOf(curves, width) {
     scales: { x: { time: false }, y: { distr: state.log ? 3 : 1 } },
     axes: [{ ...axis, size: 34 }, { ...axis, size: 66, values: (_, values) => values.map(number) }],
     series: [{ label: state.x, value: (_, value) => number(value) }, ...series],
-    hooks: { draw: [(plot) => drawMarks(plot, curves)] },
-    cursor: { drag: { x: true, y: false } },
+    hooks: { draw: [(plot) => drawMarks(plot, curves)], setCursor: [(plot) => { if (plot.cursor.left < 0) legendAtSlider(plot); }] },
+    legend: { markers: { dash: (_, index) => BORDERS[DASHES.indexOf(dashes[index - 1])] } },
+    cursor: { drag: { x: true, y: false }, sync: { key: "runs" }, dataIdx: (plot, line, index) => lastKnown(plot.data[line], index) },
   }, dataOf(curves), null);
+}
+
+function lastKnown(values, index) { // a curve without a value at a place still has that of the place before
+  while (index > 0 && values[index] === undefined) index -= 1;
+  return index;
+}
+
+function legendAtSlider(plot) { // where no mouse is in a plot
+  const { ticks } = run();
+  if (!ticks.row.length) return;
+  const index = plot.data[0].findLastIndex((x) => x <= ticks[state.x][tick()]);
+  plot.setLegend({ idxs: plot.data.map((values) => lastKnown(values, Math.max(0, index))) }, false);
 }
 
 function drawMarks(plot, curves) { // the moment of the slider, and where the run was resumed, got another graph, or diverged
@@ -292,37 +330,45 @@ function buildPlots(box) {
 // ---- pages
 
 function header(title, ...more) {
-  return element("header", {}, element("h1", {}, title), ...more, element("span", { class: "grow" }),
-    element("span", { id: "live", class: "faint", role: "status" }),
-    element("button", { onclick: switchTheme, title: "light or dark (t)" }, "◐ theme"));
+  const back = query.has("run") ? element("a", { href: "?" }, "← all runs") : "";
+  return element("header", {}, back, element("h1", {}, title), ...more, element("span", { class: "grow" }), element("span", { id: "live", class: "faint", role: "status" }));
 }
 
 function showRuns() {
-  document.title = content.runs.map(({ name }) => name).join(", ");
+  const title = content.runs.map(({ name }) => name).join(" ↔ ");
+  document.title = title;
   const several = content.runs.length > 1;
   const choice = several ? element("select", { "aria-label": "run", onchange: (event) => { state.run = Number(event.target.value); state.chosen = null; build(); } },
     content.runs.map(({ name }, index) => element("option", { value: String(index), selected: index === state.run }, name))) : "";
   const { graph, graph_error: noGraph } = run();
-  const { box, picture } = pictureOf(graph);
-  if (picture) { box.id = "picture"; prepare(box, picture); }
+  const picture = pictureOf(graph), isDifference = picture && picture === content.difference;
+  const old = document.querySelector(".graph-picture");
+  const place = old ? [old.scrollLeft, old.scrollTop] : [0, 0];
+  const box = element("div", { class: "graph-picture", id: isDifference ? "difference" : "picture" }, picture ? svgOf(picture.svg) : noGraph || graph.error);
   const changed = (name, value) => () => { state[name] = value; build(); };
   const tools = element("div", { class: "tools", role: "toolbar" }, choice,
-    ["none", "runs", "seconds"].map((name) => toggle(`heat: ${name}`, state.heat === name, changed("heat", name))),
-    graph && graph.pictures.length > 1 ? toggle("fold bodies", state.fold, changed("fold", !state.fold)) : "");
+    content.difference ? toggle("difference of the graphs", state.difference, changed("difference", !state.difference)) : "",
+    isDifference ? "" : ["none", "runs", "seconds"].map((name) => toggle(`heat: ${name}`, state.heat === name, changed("heat", name))),
+    !isDifference && graph && graph.pictures.length > 1 ? toggle("fold bodies", state.fold, changed("fold", !state.fold)) : "",
+    [["−", 1 / 1.25], ["+", 1.25], ["fit", 0]].map(([name, factor]) => element("button", { onclick: () => zoom(box, factor), title: "zoom" }, name)));
   const curves = element("div", { id: "plots" });
   const plotTools = element("div", { class: "tools", role: "toolbar" },
     ["step", "epoch"].map((name) => toggle(`by ${name}`, state.x === name, changed("x", name))),
     toggle("logarithmic", state.log, changed("log", !state.log)));
   const slider = element("input", { type: "range", min: "0", id: "slider", "aria-label": "moment of the run", oninput: (event) => moveTo(Number(event.target.value)) });
   page.replaceChildren(
-    header(several ? "Runs" : run().name, element("span", { id: "state" })),
+    header(title, element("span", { id: "state" })),
     element("div", { id: "why" }),
     element("div", { class: "columns" },
-      element("section", { "aria-label": "graph" }, tools, noGraph ? element("p", { class: "faint" }, noGraph) : box, element("div", { class: "detail", id: "detail", "aria-live": "polite" })),
+      element("section", { "aria-label": "graph" }, tools, box, element("div", { class: "detail", id: "detail", "aria-live": "polite" })),
       element("section", { "aria-label": "metrics" }, plotTools, curves)),
     element("section", { id: "facts" }),
     element("div", { class: "slider" }, slider, element("output", { id: "moment", for: "slider" })),
   );
+  if (picture && !isDifference) prepare(box, picture);
+  movable(box);
+  zoom(box);
+  box.scrollTo(...place);
   buildPlots(curves);
   refresh();
 }
@@ -332,13 +378,14 @@ const stated = (words) => element("span", { class: isBad(words) ? "bad" : "" }, 
 
 function refresh() { // what changes with the moment, and with new rows
   if (!content || content.kind !== "runs") return;
-  const { ticks, status, condition, why } = run();
+  const { ticks, status, condition, why, progress } = run();
   const slider = document.getElementById("slider");
   slider.max = String(Math.max(0, ticks.row.length - 1));
   slider.value = String(tick());
   slider.disabled = ticks.row.length < 2;
   document.getElementById("state").replaceChildren(element("b", {}, stated(condition)), ` ${status.place}`,
-    status.state === "finished" || !status.position ? "" : element("span", { class: "faint" }, `, next node ${status.position}`));
+    status.state === "finished" || !status.position ? "" : element("span", { class: "faint" }, `, ${status.state === "failed" ? "in" : "next"} node ${status.position}`),
+    progress ? element("progress", { max: "1", value: String(progress.done) }) : "", progress ? element("span", { class: "faint" }, progress.words) : "");
   document.getElementById("why").replaceChildren(...why.map((line) => element("div", { class: isBad(line) ? "bad" : "faint" }, line)));
   const at = tick();
   document.getElementById("moment").textContent = ticks.row.length
@@ -347,7 +394,7 @@ function refresh() { // what changes with the moment, and with new rows
   if (box) paint(box);
   document.getElementById("detail").replaceChildren(detail());
   document.getElementById("facts").replaceChildren(...facts());
-  plots.forEach((plot) => plot.redraw(false));
+  plots.forEach((plot) => { plot.redraw(false); legendAtSlider(plot); });
 }
 
 function facts() {
@@ -373,14 +420,33 @@ function facts() {
 
 function showFolder() {
   document.title = content.name;
-  const chosen = new Set();
-  const names = [...new Set(content.runs.flatMap(({ measured }) => Object.keys(measured)))].slice(0, 6);
-  const compare = element("button", { disabled: true, onclick: () => { location.search = [...chosen].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare the chosen runs");
-  const rows = content.runs.map(({ name, state: now, place, measured, why }) => [
-    element("input", { type: "checkbox", "aria-label": `choose ${name}`, onchange: (event) => { chosen[event.target.checked ? "add" : "delete"](name); compare.disabled = !chosen.size; } }),
-    element("a", { href: `?run=${encodeURIComponent(name)}` }, name), stated(now), place, ...names.map((metric) => measured[metric] ?? "–"), why,
+  const compare = element("button", { disabled: !state.picked.size, onclick: () => { location.search = [...state.picked].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare the chosen runs");
+  const names = [...new Set(content.runs.flatMap(({ cells }) => Object.keys(cells)))].filter((name) => name !== "why");
+  const columns = ["run", ...names, "why"].filter((name) => name === "run" || content.runs.some(({ cells }) => ![undefined, null, ""].includes(cells[name])));
+  const cell = (one, name) => (name === "run" ? one.name : one.cells[name] ?? "");
+  const [by, sign] = state.sort;
+  const kept = content.runs.filter((one) => columns.map((name) => cell(one, name)).join(" ").toLowerCase().includes(state.filter.toLowerCase()));
+  if (by) kept.sort((a, b) => compared(cell(a, by), cell(b, by), sign));
+  const head = columns.map((name) => element("button", { class: "plain", onclick: () => { state.sort = [name, by === name ? -sign : 1]; build(); } }, name, by === name ? (sign > 0 ? " ▲" : " ▼") : ""));
+  const rows = kept.map((one) => [
+    element("input", { type: "checkbox", checked: state.picked.has(one.name), "aria-label": `choose ${one.name}`, onchange: (event) => { state.picked[event.target.checked ? "add" : "delete"](one.name); compare.disabled = !state.picked.size; } }),
+    element("a", { href: `?run=${encodeURIComponent(one.name)}` }, one.name),
+    ...columns.slice(1).map((name) => (name === "state" ? stated(cell(one, name)) : name === "age" ? ago(cell(one, name)) : cell(one, name))),
   ]);
-  page.replaceChildren(header(content.name), element("p", {}, compare), table(["", "run", "state", "place", ...names, "why"], rows));
+  const filter = element("input", { type: "search", id: "filter", placeholder: "filter", value: state.filter, oninput: (event) => { state.filter = event.target.value; build(); } });
+  const isTyping = document.activeElement?.id === "filter";
+  page.replaceChildren(header(content.name), element("p", { class: "tools" }, filter, compare), element("div", { class: "list" }, table(["", ...head], rows)));
+  if (isTyping) { filter.focus(); filter.setSelectionRange(state.filter.length, state.filter.length); }
+}
+
+function compared(a, b, sign) { // numbers before texts; what is missing comes last
+  if (a === "" || b === "") return (a === "") - (b === "");
+  return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+}
+
+function ago(seconds) {
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([least]) => seconds >= 2 * least) ?? [1, "s"];
+  return seconds === "" ? "" : `${Math.floor(seconds / size)} ${unit} ago`;
 }
 
 function build() {
@@ -402,20 +468,15 @@ function receive(fresh) {
   refresh();
 }
 
-// ---- theme, keys, size
+// ---- colours, keys, size
 
-function switchTheme() {
-  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
-  if (content) build();
-}
-
-function setTheme(name) { document.documentElement.dataset.theme = name; }
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (content) build(); });
 
 document.addEventListener("keydown", (event) => {
   const isSlider = event.target.id === "slider"; // which moves by the arrows of itself
   if (event.ctrlKey || event.metaKey || event.altKey || (/^(INPUT|SELECT)$/.test(event.target.tagName) && !isSlider)) return;
-  if (event.key === "t") { switchTheme(); return; }
   if (!content || content.kind !== "runs") return;
+  if ("+-0".includes(event.key)) zoom(document.querySelector(".graph-picture"), { "+": 1.25, "-": 0.8, 0: 0 }[event.key]);
   if (event.key === "f") { state.fold = !state.fold; build(); }
   if (event.key === "ArrowLeft" && !isSlider) moveTo(tick() - 1);
   if (event.key === "ArrowRight" && !isSlider) moveTo(tick() + 1);
@@ -427,7 +488,9 @@ addEventListener("resize", () => {
   clearTimeout(waiting);
   waiting = setTimeout(() => {
     const box = document.getElementById("plots");
-    if (box) plots.forEach((plot) => plot.setSize({ width: Math.max(260, box.clientWidth), height: 190 }));
+    if (!box) return;
+    plots.forEach((plot) => plot.setSize({ width: Math.max(260, box.clientWidth), height: 190 }));
+    zoom(document.querySelector(".graph-picture"));
   }, 100);
 });
 
@@ -436,8 +499,9 @@ addEventListener("resize", () => {
 async function ask() {
   const answer = await fetch(`content.json${location.search}`);
   const fresh = await answer.json();
-  if (fresh.problem) { page.replaceChildren(header("graphtrain"), element("p", { class: "bad" }, fresh.problem)); content = null; drawn = ""; return; }
-  receive(fresh);
+  if (!fresh.problem) { receive(fresh); live("● connected"); return; }
+  if (content) live(`○ ${fresh.problem}`); else page.replaceChildren(header("graphtrain"), element("p", { class: "bad" }, fresh.problem));
+  setTimeout(() => ask().catch(() => {}), 1000); // a file may be read while it is replaced
 }
 
 function live(text) {
@@ -448,11 +512,10 @@ function live(text) {
 function watch() { // the browser connects again by itself after the server was restarted
   const events = new EventSource(`events${location.search}`);
   let asking = Promise.resolve();
-  events.onmessage = () => { asking = asking.then(ask).then(() => live("● connected"), () => live("○ waiting for the server")); };
+  events.onmessage = () => { asking = asking.then(ask).catch(() => live("○ waiting for the server")); };
   events.onerror = () => live("○ waiting for the server");
 }
 
-setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 const inside = document.getElementById("content");
 if (inside) receive(JSON.parse(inside.textContent));
 else watch();

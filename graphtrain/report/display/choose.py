@@ -6,13 +6,13 @@ import itertools
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
+from graphtrain.report.display import panel
 from graphtrain.report.display.footer import can_be_drawn_on
-from graphtrain.report.display.panel import parts
 from graphtrain.report.numbers import counted
 from graphtrain.report.snapshot import Display, Snapshot
 
@@ -46,24 +46,18 @@ class PlainLines(Display):
         interval_seconds: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.interval_seconds = interval_seconds
-        self._write = write
-        self._clock = clock
+        self.interval_seconds, self._write, self._clock = interval_seconds, write, clock
         self._written: Mapping[str, float] = {}
         self._last = -float("inf")
-        self._begun = False
 
     def begin(self, snapshot: Snapshot | None = None) -> None:
-        """Start writing lines; the metrics in the snapshot are not new."""
-        self._begun = True
+        """The metrics in the snapshot are not new."""
         if snapshot is not None:
             self._written = dict(snapshot.metrics)
         self._last = max(self._last, self._clock() - self.interval_seconds)
 
     def show(self, snapshot: Snapshot) -> None:
         """Write new metrics, if the last line is old enough."""
-        if not self._begun:
-            return
         silent = self._clock() - self._last
         # A caller that waits for the interval calls a little too early by this clock half of the time.
         is_written = silent >= 0.9 * self.interval_seconds and self._write_new(snapshot)
@@ -72,11 +66,8 @@ class PlainLines(Display):
 
     def end(self, snapshot: Snapshot) -> None:
         """Write the remaining metrics, and the shares of host time."""
-        if not self._begun:
-            return
-        self._begun = False
         self._write_new(snapshot)
-        if shares := parts(snapshot).host_time:
+        if shares := panel.host_time(snapshot):
             self._write("time: " + "  ".join(shares))
 
     def _write_new(self, snapshot: Snapshot) -> bool:
@@ -90,36 +81,24 @@ class PlainLines(Display):
     def _write_line(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
         self._written = {**self._written, **metrics}
         self._last = self._clock()
-        measured = snapshot.measured
-        names = [name for name in metrics if name in measured]
-        texts = parts(snapshot, names)
         row = snapshot.metrics if metrics else {}
         clocks = {name: row.get(name, value) for name, value in snapshot.clocks.items()}
         step, epoch = snapshot.step, snapshot.epoch
         if clocks != snapshot.clocks and step is not None:  # the values are of another training, which is over
             step, epoch = int(row.get("step", step)), row.get("epoch", epoch) if epoch is not None else None
+        steps = {name: snapshot.metric_steps.get(name, step) for name in metrics if name in snapshot.measured}
         words = [
             *(f"{one_line(name)} {counted(value)}" for name, value in clocks.items()),
-            f"step {step}" if step is not None else "",
-            f"epoch {epoch:.2f}" if epoch is not None else "",
-            *_marked(texts.metrics, [snapshot.metric_steps.get(name, step) for name in names], step),
-            texts.batch,
-            texts.place if snapshot.evaluation is not None and snapshot.state == "running" else "",
-            *texts.rates,
-            texts.left,
+            *([f"step {step}"] if step is not None else []),
+            *([f"epoch {epoch:.2f}"] if epoch is not None else []),
         ]
-        self._write("  ".join(filter(None, words)))
-
-
-def _marked(metrics: Sequence[tuple[str, str]], steps: Sequence[float | None], present: float | None) -> Iterator[str]:
-    """The words for metrics; those of an earlier step are together, and followed by it.
-
-    >>> [*_marked([("val/loss", "0.5"), ("lr", "0.1"), ("loss", "0.3")], [40, 40, 43], 43)]
-    ['val/loss 0.5, lr 0.1 (step 40)', 'loss 0.3']
-    """
-    for step, group in itertools.groupby(zip(metrics, steps, strict=True), lambda each: each[1]):
-        words = [f"{name} {value}" for (name, value), _ in group]
-        yield from words if step == present or step is None else [f"{', '.join(words)} (step {step:.0f})"]
+        for at, names in itertools.groupby(steps, steps.__getitem__):  # those of an earlier step are followed by it
+            pairs = [f"{name} {value}" for name, value in panel.metrics(snapshot, names)]
+            words += pairs if at == step or at is None else [f"{', '.join(pairs)} (step {at:.0f})"]
+        words += panel.batch(snapshot)
+        if snapshot.evaluation is not None and snapshot.state == "running":
+            words.append(panel.place(snapshot))
+        self._write("  ".join(filter(None, [*words, *panel.rates(snapshot), *panel.left(snapshot)])))
 
 
 def display_for(notify: Callable[[str], Any]) -> Display:
@@ -131,24 +110,14 @@ def display_for(notify: Callable[[str], Any]) -> Display:
     >>> type(display_for(print)).__name__ in ("Live", "Notebook", "PlainLines")
     True
     """
-    if in_notebook():
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    if hasattr(shell, "kernel"):  # not at the prompt of IPython
         from graphtrain.report.display.notebook import Notebook
 
         return Notebook()
-    if on_terminal():
+    if multiprocessing.parent_process() is None and can_be_drawn_on(sys.stderr):  # the terminal of this process
         from graphtrain.report.display.live import Live
 
         return Live()
     return PlainLines(notify)
-
-
-def in_notebook() -> bool:
-    """True inside the kernel of a notebook, not at the prompt of IPython."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
-    return shell is not None and hasattr(shell, "kernel")
-
-
-def on_terminal() -> bool:
-    """True if standard error is a terminal to draw on, and this process did not get it from another."""
-    return multiprocessing.parent_process() is None and can_be_drawn_on(sys.stderr)

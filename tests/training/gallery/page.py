@@ -6,7 +6,6 @@ import ast
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from graphtrain import Graph
 from tests.procedure import Procedure
@@ -32,6 +31,27 @@ in the table. [Recipes](recipes.md) are shorter still.
 """
 
 
+# What the example of each reaches with three seeds, and what it is compared with: untrained, or trained otherwise.
+RESULTS = {
+    "active_learning": ("val/accuracy", 0.94, 0.92),
+    "distill": ("val/accuracy", 0.89, 0.71),
+    "ema": ("val/accuracy", 0.93, 0.84),
+    "gan": ("val/distance", 0.02, 1.28),
+    "kfold": ("out_of_fold/accuracy", 0.95, 0.63),
+    "lbfgs": ("val/loss", 1e-5, 1.7e-3),
+    "maml": ("val/loss", 1.1, 2.3),
+    "manual": ("val/accuracy", 0.95, 0.1),
+    "ppo": ("rollout/return", 300, 22),
+    "rollback": ("val/accuracy", 0.92, 0.17),
+    "sam": ("val/accuracy", 0.89, 0.83),
+    "swa": ("swa/accuracy", 0.94, 0.9),
+    "tbptt": ("val/loss", 1.9, 2.36),
+    "unfreeze": ("val/accuracy", 0.84, 0.76),
+    "val_guided": ("val/accuracy", 0.86, 0.8),
+    "yielding": ("val/accuracy", 0.88, 0.1),
+}
+
+
 def page() -> str:
     """The text of the page."""
     procedures = all_procedures()
@@ -43,15 +63,10 @@ def page() -> str:
     return _BEGINNING + "\n".join(rows) + "\n\n" + "\n".join(_section(each) for each in procedures.values())
 
 
-def constants(procedure: Procedure) -> dict[str, Any]:
-    """METRIC, LEVEL and BASELINE of the example."""
-    return {
-        target.id: ast.literal_eval(node.value)
-        for node in ast.parse(procedure.example.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name) and target.id in ("METRIC", "BASELINE", "LEVEL")
-    }
+def command(procedure: Procedure) -> str:
+    """The command line that runs the example: the first one in its docstring."""
+    text = ast.get_docstring(ast.parse(procedure.example.read_text(encoding="utf-8"))) or ""
+    return " ".join(re.findall(r"^    (graphtrain run .*)$", text, re.MULTILINE)[0].split())
 
 
 def draw(procedure: Procedure, path: Path) -> Path:
@@ -67,13 +82,13 @@ def words_of(picture: Path) -> list[str]:
 
 
 def _row(procedure: Procedure) -> str:
-    measured = constants(procedure)
-    sign = "≥" if measured["LEVEL"] > measured["BASELINE"] else "≤"
+    metric, level, baseline = RESULTS[procedure.name]
+    sign = "≥" if level > baseline else "≤"
     cells = (
         f"[{procedure.name}](#{procedure.name})",
         procedure.toml.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip(),
-        f"`{measured['METRIC']}` {sign} {measured['LEVEL']}",
-        measured["BASELINE"],
+        f"`{metric}` {sign} {level}",
+        baseline,
     )
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -85,7 +100,7 @@ def _section(procedure: Procedure) -> str:
 
 <img src="{os.path.relpath(procedure.picture, PAGE.parent)}" alt="The {kind} {procedure.name}" width="640">
 
-The {kind} is [{toml}](../{toml}); `graphtrain run {example}` runs [the example](../{example}).
+The {kind} is [{toml}](../{toml}); `{command(procedure)}` runs [the example](../{example}).
 """
 
 

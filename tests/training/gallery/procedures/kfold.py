@@ -57,17 +57,9 @@ PROCEDURE = Procedure(
             lambda it: it.but(it.graph.set("begin_fold", folds=SAMPLES + 1), ensemble=ensemble(SAMPLES + 1)),
             r"begin_fold.folds = 14: there are 13 samples\n.*at most",
         ),
-        "a stream": (
-            lambda it: it.but(train_data=iter([])),
-            r"`train_data` is a list_iterator without a length\n.*pass a graphtrain.Loader",
-        ),
         "a validation of more samples": (
             lambda it: it.but(val_data=Loader(numbers(SAMPLES + 1)[0], BATCH)),
             r"`val_data` has 14 samples, and `train_data` 13\n.*give both one data set",
-        ),
-        "an ensemble of two": (
-            lambda it: it.but(ensemble=ensemble(2)),
-            r"`ensemble` has 2 modules, and begin_fold.folds = 3\n.*make as many",
         ),
     },
 )

@@ -71,7 +71,7 @@ PROCEDURE = Procedure(
     bad={
         "batches that are no tasks": (
             lambda it: it.but(train_data=lambda made: [task["support"] for task in made["train_data"]]),
-            r"`adapt`: the batch is a tensor of shape \(4, 3\)\n.*a task is",
+            r"`adapt`: the batch is a Tensor\n.*a task is",
         ),
         "tasks without a query": (lambda it: only(it, "support"), r"`adapt`: the batch is .*\n.*a task is"),
     },
