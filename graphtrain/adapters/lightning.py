@@ -53,18 +53,17 @@ _IN_PLACE = {
     **dict.fromkeys(SHOWN, "not called: the run has a display of its own"),
     "ModelCheckpoint": "the node `checkpoint`",
     "LearningRateMonitor": "`lr` in the rows of `log`",
-    "GradientAccumulationScheduler": "`accumulate.every`",
     "OnExceptionCheckpoint": "not needed: a run that failed resumes from its last checkpoint",
-    "Timer": "`finish.after`",
 }
 # What is not the same here, with what to do instead: callbacks, and methods of Lightning 1.
 _REFUSED = {
+    "GradientAccumulationScheduler": "`accumulate.every` may be an expression: 1 if next_batch.epoch < 2 else 4",
     "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
     "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
+    "Timer": "give `max_time`, or set `finish.after`",
     "StochasticWeightAveraging": "the overlays `swa` and `update_bn` average the weights, and anneal no learning rate",
 }
 _ENDS = {"step_end": "do it at the end of the step", "epoch_end": "gather outputs in the step, for `on_{}_epoch_end`"}
-_OBSERVERS = (*SHOWN, "ModelCheckpoint", "LearningRateMonitor", "OnExceptionCheckpoint")
 _OF_LIGHTNING_1 = ("optimizer_idx", "hiddens")  # arguments of `training_step`
 
 
@@ -149,7 +148,7 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
     """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
 
     Raises:
-        UsageError: something of one that changes the training would be left out, or it could not be resumed.
+        UsageError: one of them is not the same here.
     """
     own, pairs = listed(trainer.model.configure_callbacks()), dict[str, dict[str, Any]]()
     replaced = [type(callback) for callback in own]
@@ -161,15 +160,13 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
         left = "" if known is None else _left_out(callback, known, pairs)
         if left and name == "EarlyStopping":  # which needs nothing that is not here
             name = ""
-        elif left and name not in _OBSERVERS:
-            raise UsageError(f"{left}: {name} is {_IN_PLACE[name]}", "write a Callback with the hooks that it needs")
         elif left:
             warnings.warn(f"{left}: {name} is {_IN_PLACE[name]}", stacklevel=3)
         if name not in SHOWN:
             trainer.callbacks.append(callback)
         if name in CALLBACKS:
             pairs.setdefault(name, {key.removeprefix("_"): value for key, value in vars(callback).items()})
-        if name in ("", "GradientAccumulationScheduler"):  # whose hook sets `trainer.accumulate_grad_batches`
+        if not name:
             trainer.called.append(callback)
     return [*pairs.items()]
 
@@ -258,7 +255,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     if len(optimizers) > 1:
         graph = graph.set("step", reads={"optimizer": [*optimizers]})
     windows = graph.nodes.get("accumulate")
-    if windows is not None and ("every" in windows.reads or windows.parameters["every"] != 1):
+    if windows is not None and windows.parameters["every"] != 1:
         # A window that is open where the run ends is not stepped.
         graph = graph.guard("window_cut", "next_batch.last").guard("window_left", "ending and accumulate.count > 0")
         graph = graph.insert("leave_window", "discard").connect("leave_window", "decide")
