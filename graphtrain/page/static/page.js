@@ -421,8 +421,8 @@ function facts() {
 function showFolder() {
   document.title = content.name;
   const compare = element("button", { disabled: !state.picked.size, onclick: () => { location.search = [...state.picked].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare the chosen runs");
-  const names = [...new Set(content.runs.flatMap(({ cells }) => Object.keys(cells)))].filter((name) => name !== "why");
-  const columns = ["run", ...names, "why"].filter((name) => name === "run" || content.runs.some(({ cells }) => ![undefined, null, ""].includes(cells[name])));
+  const names = new Set(content.runs.flatMap(({ cells }) => Object.keys(cells)));
+  const columns = ["run", ...names].filter((name) => name === "run" || content.runs.some(({ cells }) => ![undefined, null, ""].includes(cells[name])));
   const cell = (one, name) => (name === "run" ? one.name : one.cells[name] ?? "");
   const [by, sign] = state.sort;
   const kept = content.runs.filter((one) => columns.map((name) => cell(one, name)).join(" ").toLowerCase().includes(state.filter.toLowerCase()));
