@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
@@ -29,7 +29,6 @@ else:
 LOG, EPOCH = "log", "epoch"  # when those of the training are recorded
 _KEPT = "loss"  # of what is returned: the loss of the batch too, where an object takes it
 _WHOLE = "whole"
-_FILE = "states"
 
 
 @final
@@ -66,11 +65,9 @@ class MetricObjects:
         for name, value, inputs, updates in self._own:
             if missing := [each for each, is_required in inputs.items() if is_required and each not in returned]:
                 got = quoted(map(str, returned)) if returned else described(result)
-                pairs = ", ".join(f'"{each}": ...' for each in inputs)
                 raise UsageError(
-                    f"the metric object `{name}` is updated with {quoted(missing)}, which `{function}` did not return; "
-                    f"it returned {got}",
-                    f'return what `update` takes by name, as in {{"loss": loss, {pairs}}}',
+                    f"the metric object `{name}` is updated with {quoted(missing)}; `{function}` returned {got}",
+                    "return what `update` takes by name, beside the loss",
                 )
             with torch.no_grad():
                 value.update(**{each: resources.without_graph(returned[each]) for each in inputs if each in returned})
@@ -121,22 +118,18 @@ def recorded(
     updates = updates_of(recorder, owner)
     updated = updates.take(_WHOLE) if ends else updates.peek(_WHOLE)
     own = {name: value for name, value in objects.items() if name in updated}
-    if not own:
-        return {}
-    values = dict.fromkeys(beside, "a mean of the batches")
+    whole = joined(own, ranks) if own and ranks is not None else own
     metrics: dict[str, float] = {}
-    whole = joined(own, ranks) if ranks is not None else own
     for name, value in whole.items():
         for metric, number in named_values(name, value.compute()):
-            if metric in values:
+            if metric in metrics or metric in beside:
                 raise UsageError(
-                    f"the metric `{metric}` is given by two: {values[metric]}, and the metric object `{name}`",
+                    f"the metric `{metric}` is given by the metric object `{name}`, and by another one or a mean",
                     "give one of them another name",
                 )
-            values[metric] = f"the metric object `{name}`"
             metrics[metric] = number
-        if ends:
-            own[name].reset()
+    for value in own.values() if ends else ():
+        value.reset()
     return metrics
 
 
@@ -152,22 +145,19 @@ def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         UsageError: it is something else.
     """
     is_prefix = not name or name.endswith("/")
-    start = name if is_prefix else f"{name}/"
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from named_values(f"{start}{key}", inner)
-        return
     is_vector = isinstance(value, torch.Tensor) and value.ndim == 1 and value.numel() > 1
     if is_vector or (isinstance(value, list | tuple) and value and all(map(is_number, value))):
-        yield from ((f"{start}{number}", inner) for number, inner in enumerate(value))
-        return
-    if is_prefix or not is_number(value):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from named_values(f"{name}{key}" if is_prefix else f"{name}/{key}", inner)
+    elif is_prefix or not is_number(value):
         raise UsageError(
-            f"the metric object `{name}` computed {described(value)}; a row holds numbers, vectors of numbers, and "
-            "mappings of them",
+            f"the metric object `{name}` computed {described(value)}; a row holds numbers, vectors, mappings of them",
             "take a name that ends in no slash" if is_prefix else "let its `compute` return such, as in a subclass",
         )
-    yield name, value
+    else:
+        yield name, value
 
 
 def inputs_of(value: Any) -> dict[str, bool]:
@@ -198,47 +188,40 @@ def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
     Raises:
         UsageError: an object is none of torchmetrics.
     """
+    states: dict[str, Any] = {}
     for name, value in objects.items():
-        if not _metrics_in(value):
+        metrics = _metrics_in(value)
+        states[name] = {path: {"": metric.update_count, **metric.metric_state} for path, metric in metrics.items()}
+        if not metrics:
             raise UsageError(
                 f"the metric object `{name}`, a {type(value).__name__}, has seen the batches of one of several ranks",
                 "make it a subclass of torchmetrics.Metric, whose states are joined",
             )
-    states = {
-        name: {path: {"count": metric.update_count, **metric.metric_state} for path, metric in _metrics_in(value)}
-        for name, value in objects.items()
-    }
-    tensors = encoding.Tensors(_FILE)
+    tensors = encoding.Tensors("states")
     data = encoding.pack(states, "metric_objects", tensors)
     named = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.named.items()}
     gathered = ranks.gather([data, safetensors.save(named)])
     of_ranks = [encoding.unpack(each, safetensors.load(saved)) for each, saved in gathered]
-    whole = {}
-    for name, value in objects.items():
-        whole[name] = copy.deepcopy(value)
-        whole[name].reset()
-        _reduce(dict(_metrics_in(whole[name])), [each[name] for each in of_ranks])
+    whole = copy.deepcopy(dict(objects))
+    for name, value in whole.items():
+        value.reset()
+        for path, metric in _metrics_in(value).items():
+            metric.distributed_available_fn = None  # or it would gather by itself what is whole already
+            # Those of ranks without an update hold nothing, and the mean of a state would count them.
+            seen = [each[name][path] for each in of_ranks if each[name][path][""]]
+            metric._update_count = sum(state[""] for state in seen)
+            for state, reduction in metric._reductions.items():
+                values = [each[state] for each in seen]
+                if isinstance(metric._defaults[state], list):
+                    lists = (value if isinstance(value, list) else [value] for value in values)
+                    setattr(metric, state, [part.to(metric.device) for parts in lists for part in parts])
+                elif values:
+                    stacked = torch.stack([value.to(metric.device) for value in values])
+                    setattr(metric, state, reduction(stacked) if reduction is not None else stacked)
     return whole
 
 
-def _metrics_in(value: Any) -> list[tuple[str, Any]]:
+def _metrics_in(value: Any) -> dict[str, Any]:
     """The metrics of torchmetrics in an object, by their paths in it."""
     named = value.named_modules() if isinstance(value, torch.nn.Module) else ()
-    return [(path, module) for path, module in named if hasattr(module, "_reductions")]
-
-
-def _reduce(metrics: Mapping[str, Any], of_ranks: Iterable[Mapping[str, Any]]) -> None:
-    """Give metrics of torchmetrics the states of all ranks, reduced as each of them declares it."""
-    for path, metric in metrics.items():
-        # Those of ranks without an update hold nothing, and the mean of a state would count them.
-        states = [each[path] for each in of_ranks if each[path]["count"]]
-        metric.distributed_available_fn = None  # or it would gather by itself what is whole already
-        metric._update_count = sum(state["count"] for state in states)
-        for name, reduction in metric._reductions.items():
-            values = [state[name] for state in states]
-            if isinstance(metric._defaults[name], list):
-                parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
-                setattr(metric, name, [part.to(metric.device) for part in parts])
-            elif values:
-                stacked = torch.stack([value.to(metric.device) for value in values])
-                setattr(metric, name, reduction(stacked) if reduction is not None else stacked)
+    return {path: module for path, module in named if hasattr(module, "_reductions")}

@@ -15,13 +15,14 @@ from graphtrain.data import NOTHING
 from graphtrain.data.batch import move, tensors_held, trace
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of, parts_of
-from graphtrain.data.shares import Share
+from graphtrain.data.shares import Share, round_size
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import AsOpened, DataState
 from graphtrain.data.together import Together, without_batch
-from graphtrain.errors import DataError
+from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.declaration import WrittenBatches
+from graphtrain.state.content import content_hash
 from graphtrain.state.generators import RandomAside, same_state
 
 if TYPE_CHECKING:
@@ -41,60 +42,36 @@ class DataOfRun(NamedTuple):
     counts_by_hand: bool
 
 
-def _divide(run: DataOfRun, data: Any, source: Source, ranks: Agreement) -> None:
-    """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
-    loaders = loaders_of(data)
-    parts = parts_of(*loaders.values() or [data])
-    if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
-        raise DataError(
-            f"{run.state.name(data)} has a DistributedSampler, which gives every rank another part; and ranks take "
-            "turns in the batches of one order already",
-            "leave the sampler out",
-        )
-    if isinstance(source, Numbered):
-        source.world_size = ranks.world_size
-        return
-    what = "several loaders that are read together" if loaders else f"a {type(data).__name__}"
-    run.notify(
-        f"train or validation data is {what}: each of {ranks.world_size} ranks draws all of its batches and keeps its "
-        f"own, which is {ranks.world_size} times the loading; of a graphtrain.Loader, every batch is loaded once"
-    )
+class Round(NamedTuple):
+    """One round of all ranks."""
+
+    batch: Any  # of this rank; `NOTHING` where it has none
+    counts: Sequence[int]  # the samples of every micro-batch, in the order of ranks; empty where the data has ended
+    number: int  # which of the batches of the source this rank was given, from 0
+    is_last: bool | None  # the epoch has no further round; None where nobody has looked
+    stand_in: Any  # the first batch, for a rank without one that takes part in the passes of a sharded model
 
 
 @final
 class Reading:
-    """The data of a node: one loader, several together, or one after the other; alone or among ranks.
-
-    Sources are made once: one that keeps its position keeps it when the node is set up again.
-
-    Arguments:
-        node: the `next_batch`: its parameters say how data is read, its progress where it is.
-
-    Attributes:
-        loaders: what is read one after the other, by name; data that is read alone has the name "".
-        length_in_turn: the batches of all of these; 0 where that is not known.
-        source: what is read now.
-        batches: what the source has opened.
-        ahead: the batches that are fetched and not given.
-        held: of the last batch that was fetched here, what tells its tensors later; `NOTHING` before the first.
-        held_number: among several ranks, which of the batches of the source that was.
-    """
+    """The data of a node: one loader, several together, or one after the other; alone or among ranks."""
 
     run: DataOfRun
     limit: float | None
     move: Callable[[Any], Any] | None
-    held_number: int
-    length_in_turn = 0
+    held_number: int  # among several ranks, which of the batches of the source the last one was
+    length_in_turn = 0  # of all loaders; 0 where that is not known
 
     def __init__(self, node: Any) -> None:
-        self.node = node
-        self.held = self._supplied = NOTHING
+        self.node = node  # its parameters say how data is read, its progress where it is
+        self.held = self._supplied = NOTHING  # of the last batch that was fetched here, what tells its tensors later
         self._written: WrittenBatches | None = None
-        self._sources: dict[str, Source] = {}  # by name
-        self.loaders: dict[str, Any] = {}
+        # Made once: one that keeps its position keeps it when the node is set up again.
+        self._sources: dict[str, Source] = {}
+        self.loaders: dict[str, Any] = {}  # that are read one after the other; data that is read alone is named ""
         self.source: Source = Numbered((), Seeds())  # until its data is written
-        self.batches: Any = iter(())
-        self.ahead: list[Any] = []
+        self.batches: Any = iter(())  # what the source has opened
+        self.ahead: list[Any] = []  # fetched and not given
 
     # ---- what is read
 
@@ -106,11 +83,10 @@ class Reading:
         is_there = transfer is None and device.type == "cpu"  # where `to` does nothing for 0.4 us a tensor
         self.move = None if is_there else lambda batch: (transfer or move)(batch, device)
         limit = min((most for most in (node.limit, node.overfit) if most is not None), default=None)
-        self._combine: Any = node.combine or ("cycle" if run.graph_trains else "in_turn")
         if data is not self._supplied or limit != self.limit:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
-            loaders = loaders_of(data) if self._combine == "in_turn" else {}
+            loaders = {} if run.graph_trains else loaders_of(data)
             lengths = [length_of(loader) for loader in loaders.values()]
             known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
             self.loaders, self.length_in_turn = loaders or {"": data}, sum(known) * (len(known) == len(lengths))
@@ -140,18 +116,14 @@ class Reading:
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
-        self.source = self._known(name, data)
+        self.source = self._source(name, data)
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
 
-    def _known(self, name: str, data: Any) -> Source:
-        """The source of a loader, the same whenever it is asked for."""
-        if name not in self._sources or self._sources[name].data is not data:
-            self._sources[name] = self._source(data)
-        return self._sources[name]
-
-    def _source(self, data: Any) -> Source:
-        """The source of a loader, or of several together, as this rank opens it."""
+    def _source(self, name: str, data: Any) -> Source:
+        """The source of a loader, or of several together, as this rank opens it; the same whenever it is asked for."""
+        if name in self._sources and self._sources[name].data is data:
+            return self._sources[name]
         run, loaders = self.run, loaders_of(data)
         sources = {name: AsOpened(self._source_of(loader), run.state) for name, loader in loaders.items()}
         keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
@@ -160,10 +132,29 @@ class Reading:
                 f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                 "pass an iterable without a `state_dict`, whose `__iter__` starts over; or a graphtrain.Loader",
             )
-        source = Together(data, sources, self._combine) if loaders else self._source_of(data)
+        source = Together(data, sources) if loaders else self._source_of(data)
         if run.ranks is not None:
-            _divide(run, data, source, run.ranks)
-        return source if loaders else AsOpened(source, run.state)
+            self._divide(data, source, run.ranks)
+        self._sources[name] = source if loaders else AsOpened(source, run.state)
+        return self._sources[name]
+
+    def _divide(self, data: Any, source: Source, ranks: Agreement) -> None:
+        """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
+        parts = parts_of(*loaders_of(data).values() or [data])
+        if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
+            raise DataError(
+                f"{self.run.state.name(data)} has a DistributedSampler, which gives every rank another part; and ranks "
+                "take turns in the batches of one order already",
+                "leave the sampler out",
+            )
+        if isinstance(source, Numbered):
+            source.world_size = ranks.world_size
+            return
+        what = "several loaders" if isinstance(source, Together) else f"a {type(data).__name__}"
+        self.run.notify(
+            f"train or validation data is {what}: each of {ranks.world_size} ranks draws all batches and keeps its "
+            f"own; of a graphtrain.Loader, every batch is loaded once"
+        )
 
     def _source_of(self, data: Any) -> Source:
         node, run = self.node, self.run
@@ -173,14 +164,9 @@ class Reading:
                 f"{type(data.sampler).__name__}, which gives other batches in every epoch",
                 "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
             )
-        seeds = Seeds(run.seed, run.ranks is not None)
+        seeds, is_followed = Seeds(run.seed, run.ranks is not None), run.state.is_known(data)
         return source_of(
-            data,
-            seeds=seeds,
-            saving=run.saving,
-            notify=run.notify,
-            limit=self.limit,
-            is_followed=run.state.is_known(data),
+            data, seeds=seeds, saving=run.saving, notify=run.notify, limit=self.limit, is_followed=is_followed
         )
 
     # ---- opening and closing
@@ -203,10 +189,7 @@ class Reading:
                 f"`{self.name}` is a {type(data).__name__}",
                 "pass a Loader, which takes the keywords of DataLoader; or leave `indices` unwritten",
             )
-        try:
-            batches, length, state = self.source.open(self._epoch, indices)
-        except DataError as error:
-            raise error if indices is None else DataError(f"`{self.name}`: {error.message}", error.hint) from None
+        batches, length, state = self.source.open(0 if node.overfit else node.passes - 1, indices)
         if (most := most_batches(self.limit, length)) is not None:  # one that is changed applies from the next epoch on
             length, state["limit"] = None if length is None else min(length, most), most
         self.batches, node.length, node.source_state = batches, length, state
@@ -215,17 +198,7 @@ class Reading:
         node.opened, node.pass_over = True, False
         node.last = node.exhausted = node.empty = node.ended = False
         node.turns += 1
-        self.note_certain()
-
-    @property
-    def _epoch(self) -> int:
-        """Which epoch of the data is open."""
-        return 0 if self.node.overfit else self.node.passes - 1
-
-    def note_certain(self) -> None:
-        """Note up to which batch nothing is looked ahead for."""
-        node = self.node
-        node.certain = node.pass_first + node.length if node.length else 0
+        node.certain = node.pass_first + (node.length or 0)
 
     def consumed(self) -> int:
         """The batches that were given of what is open; of data alone, those of the epoch."""
@@ -259,12 +232,12 @@ class Reading:
         if isinstance(self.batches, Share):
             self.batches.release()
         elif any(getattr(part, "num_workers", 0) for part in self.parts):
-            self.batches = self._released(self.consumed() + len(self.ahead))  # which ends the iterator that has them
+            self.batches = self._reopened(self.consumed() + len(self.ahead))  # which ends the iterator that has them
             for part in self.parts:
                 if not getattr(part, "persistent_workers", True):
                     part._iterator = None  # torchdata's loader keeps it
 
-    def _released(self, drawn: int) -> Iterator[Any]:
+    def _reopened(self, drawn: int) -> Iterator[Any]:
         self._reopen(drawn, self._last_batch())
         for line in self.run.state.not_as_before():
             self.run.notify(line)
@@ -290,6 +263,48 @@ class Reading:
         self.ahead += itertools.islice(self.batches, 1)
         node.fetched_ahead = len(self.ahead)
         return bool(self.ahead)
+
+    def next_round(self, ranks: Agreement, count: Callable[[Any], int], *, opens: bool) -> Round:
+        """The next round of all ranks; it `opens` an epoch where it is the first, and `count` counts samples.
+
+        Of a `Loader` every rank loads its own batches, and knows of the others by their numbers. Of data that gives one
+        batch after the other, every rank draws those of all ranks, and keeps its own.
+        """
+        share, first, end, rank = self.batches, self.consumed(), self.node.length, ranks.rank
+        left = [each() for each in self.run.windows]
+        if not isinstance(share, Share):
+            is_within = end is not None and first < end  # it may have more
+            most = end if is_within else self.node.source_state.get("limit")
+            size = round_size(first, most, ranks.world_size, left)
+            drawn = [*itertools.takewhile(lambda batch: batch is not NOTHING, (self.next() for _ in range(size)))]
+            if opens:
+                self._agree(ranks, (end, [trace(tensors_held(batch)) for batch in drawn]))
+            stand_in = drawn[0] if rank >= len(drawn) > 0 and ranks.sharded else NOTHING
+            batch = drawn[rank] if rank < len(drawn) else NOTHING
+            return Round(batch, [*map(count, drawn)], first + rank, None, stand_in)
+        end = end or 0
+        size = round_size(first, end, ranks.world_size, left) if first < end else 0
+        numbers = range(first, first + size)
+        batch = share.batch(first + rank, end) if rank < size else NOTHING
+        stand_in = share.batch(first, end) if rank >= size > 0 and ranks.sharded else NOTHING
+        counts = [share.epoch.samples(number) for number in numbers]
+        if opens or self.run.counts_by_hand:
+            content = (len(share.epoch), [share.epoch.indices(number) for number in numbers]) if opens else ()
+            records = self._agree(ranks, content, count(batch) if rank < size else 0)
+            counts = [record["samples"] for record in records[:size]] if self.run.counts_by_hand else counts
+        return Round(batch, counts, first + rank, first + size >= end, stand_in)
+
+    def _agree(self, ranks: Agreement, content: Sequence[Any], samples: int = 0) -> list[dict[str, Any]]:
+        """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
+        records = ranks.before_batch(digest=bytes.fromhex(content_hash(content)[:16]), samples=samples)
+        for rank, record in enumerate(records):
+            if record["digest"] != records[0]["digest"]:
+                raise RanksDivergedError(
+                    f"{self.name} gives other batches on rank {rank} than on rank 0",
+                    "give every rank the same data; seed the generator that it draws from, or use a graphtrain.Loader, "
+                    "whose order follows from the seed",
+                )
+        return records
 
     # ---- saving and resuming
 
@@ -319,7 +334,7 @@ class Reading:
         if self._written is not None:
             loaders = {"": position.get("epoch_data", self._written.now())}
         for name, saved in position.get("loaders", {}).items():
-            if loaders.get(name) is not None and (line := self._known(name, loaders[name]).load_position(saved)):
+            if loaders.get(name) is not None and (line := self._source(name, loaders[name]).load_position(saved)):
                 named = f"{self.run.state.name(loaders[name])} {line}"
                 self.run.state.comparisons.append(functools.partial(str, named))
         if node.pass_over:
@@ -332,6 +347,7 @@ class Reading:
         self._take(node.loader, loaders[node.loader])
         self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
         self._reopen(self.consumed() + len(self.ahead), node.last_batch)
+        node.certain = node.pass_first + (node.length or 0)
 
     def _reopen(self, drawn: int, last: Mapping[str, Any]) -> None:
         """Open the rest of the epoch, after this many batches; the last one is compared where it is drawn again."""
@@ -342,7 +358,7 @@ class Reading:
             number = drawn
         with RandomAside([generator for part in self.parts for generator in drawn_from(part)]):
             now = [copy.deepcopy(state.changed(part)) for part in self.parts]
-            self.batches = batches = source.reopen(self._epoch, number, node.source_state)
+            self.batches = batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.source.data)]
                 is_share = isinstance(batches, Share)

@@ -125,11 +125,7 @@ class EvalBatch:
         self._recorder.means(split).add(metrics, count, sums=sums)
 
     def idle(self, model: Any, batch: Any, split: str, samples: int, *functions: Any) -> None:
-        """Take part in the forward pass of a sharded model, on a rank without a batch: nothing is recorded.
-
-        Arguments:
-            batch: the first of the round.
-        """
+        """Take part in the forward pass of a sharded model, on a rank without a batch, with the first of the round."""
         function = next(filter(None, functions))
         with torch.no_grad():
             _ = function(model, batch) if self._around is None else self._around(function, model, batch)

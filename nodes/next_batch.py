@@ -7,7 +7,7 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.data import NOTHING
 from graphtrain.data.batch import NESTS, count_samples, tensors_held
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from graphtrain.data import shares
     from graphtrain.data import state as states
     from graphtrain.data.state import DataState
-    from graphtrain.nodes import _division as divisions
     from graphtrain.nodes import _reading as readings
     from graphtrain.nodes._reading import Reading
     from graphtrain.program.agreement import Agreement
 else:
     shares = lazy_import("graphtrain.data.shares")
     states = lazy_import("graphtrain.data.state")
-    divisions = lazy_import("graphtrain.nodes._division")
     readings = lazy_import("graphtrain.nodes._reading")
 
 _NEVER = 2**62
@@ -50,6 +48,9 @@ _NEVER = 2**62
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
+    Of a mapping of loaders, a graph that trains takes mappings with a batch of each, and shorter loaders start over; an
+    evaluation reads one loader after the other, and `limit` applies to each.
+
     Data without a length is read ahead by one batch, to know which batch is the last. Data that yields fewer batches
     than its `len()` ends its epoch early (`exhausted`); data that yields more is read to its end.
 
@@ -64,9 +65,6 @@ class NextBatch:
             Default: all.
         overfit: use the same batches in every epoch, this many, to check that a model can memorize them: of a
             `graphtrain.Loader`, those of its first epoch. Default: none, all of the data.
-        combine: how a mapping of loaders is read. With "cycle", a batch is a mapping with a batch of each, and shorter
-            loaders start over; with "shortest", the first that ends ends the epoch. With "in_turn", one is read after
-            the other, and `limit` applies to each. Default: "cycle" if the graph steps an optimizer, else "in_turn".
         repeat: True, in a nested graph, starts from the first epoch of the data each time the graph begins. Default:
             False, the data continues with its next epoch.
 
@@ -100,7 +98,6 @@ class NextBatch:
 
     limit: Annotated[int, Above(0)] | Annotated[float, Above(0), Below(1)] | None = None
     overfit: Annotated[int, Above(0)] | None = None
-    combine: Literal["cycle", "shortest", "in_turn"] | None = None
     repeat: bool = False
 
     epoch: int = progress(0)
@@ -167,7 +164,6 @@ class NextBatch:
         reading.load(position)
         if self.ended and not self.pass_over:
             reading.end()
-        reading.note_certain()
 
     def __call__(self, indices: Any = None) -> tuple[Any, int]:
         if self._ranks is not None:
@@ -206,9 +202,9 @@ class NextBatch:
                 reading.open(indices)
             elif not (reading.run.counts_by_hand and isinstance(reading.batches, shares.Share)):
                 ranks.before_batch()
-            drawn = divisions.Round(NOTHING, (), 0, True, NOTHING)
+            drawn = readings.Round(NOTHING, (), 0, True, NOTHING)
             if not self.ended:
-                drawn = divisions.draw(reading, ranks, self._count, opens=opens)
+                drawn = reading.next_round(ranks, self._count, opens=opens)
             now = self._clock()
             self.seconds += now - self._mark
             self._mark = now

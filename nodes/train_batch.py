@@ -162,10 +162,10 @@ class TrainBatch(CallsTrainingStep):
     ) -> Any:
         if self.only_own or self.unfrozen is not None:
             with self._alone():
-                return self._trained(model, batch, training_step, samples, window, loss_scale)
-        return self._trained(model, batch, training_step, samples, window, loss_scale)
+                return self._train(model, batch, training_step, samples, window, loss_scale)
+        return self._train(model, batch, training_step, samples, window, loss_scale)
 
-    def _trained(
+    def _train(
         self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
     ) -> Any:
         if self._around is None:
@@ -179,9 +179,14 @@ class TrainBatch(CallsTrainingStep):
         if self._objects is not None:
             result = self._objects.update(result, "training_step")
         loss, metrics = loss_and_metrics(result, "training_step")
+        count: Any = samples
+        sums: tuple[str, ...] = ()
         if self.per is not None:
-            return self._add_sum(loss, metrics, samples, loss_scale)
-        share = loss if window == 1 else divided(loss, window)  # a division costs 5 us with its backward
+            count, metrics = count_and_metrics(metrics, self.per, samples, "training_step")
+            sums = (f"{self._prefix}loss",)
+            # A sum with a Python number would make a 32-bit float of whole numbers on a device.
+            self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
+        share = loss if window == 1 or sums else divided(loss, window)  # a division costs 5 us with its backward
         try:
             self._backward(share if loss_scale is None else scaled(share, loss_scale))
         except RuntimeError as error:
@@ -189,18 +194,14 @@ class TrainBatch(CallsTrainingStep):
                 error.add_note("`train_batch` runs backward itself: return the loss, without calling loss.backward()")
             raise
         value = loss.detach()
-        if metrics or self._prefix:
-            self._means.add(self._named(loss, metrics), samples)
+        if metrics or self._prefix or sums:
+            self._means.add(self._prefixed({"loss": loss, **metrics}), count, sums=sums)
         else:
             self._means.add(value, samples)
         return value
 
     def idle(self, model: Any, batch: Any, training_step: Any, *rest: Any) -> None:
-        """Take part in the passes of a sharded model, on a rank without a batch: the loss is zero, nothing is recorded.
-
-        Arguments:
-            batch: the first of the round.
-        """
+        """Take part in the passes of a sharded model, on a rank without a batch, with the first batch of the round."""
         step: Any = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
         with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
             result = step(model, batch) if self._around is None else self._around(step, model, batch)
@@ -211,18 +212,6 @@ class TrainBatch(CallsTrainingStep):
             # Not a product: that with 0 of what is not finite is not finite.
             zero = torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, torch.zeros_like(loss))
             zero.backward()  # type: ignore[no-untyped-call]
-
-    def _add_sum(
-        self, loss: torch.Tensor, metrics: Mapping[str, Any], samples: int, loss_scale: float | None
-    ) -> torch.Tensor:
-        """Run backward for a loss that is a sum, and count what it is a sum over."""
-        assert self.per is not None, "asked before"
-        count, rest = count_and_metrics(metrics, self.per, samples, "training_step")
-        self._backward(loss if loss_scale is None else scaled(loss, loss_scale))
-        # A sum with a Python number would make a 32-bit float of whole numbers on a device.
-        self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
-        self._means.add(self._named(loss, rest), count, sums=(f"{self._prefix}loss",))
-        return loss.detach()
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

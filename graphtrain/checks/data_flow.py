@@ -12,7 +12,7 @@ from graphtrain.plan.scope import resources_of, slots_of
 def check_data_flow(plan: Plan) -> Iterator[Problem]:
     """Every slot that is read in `setup`, and every name under which two evaluations record metrics."""
     for plan_node in plan.nodes_in(plan.main):
-        for slot in slots_of(ref for read, ref in plan_node.set_up_with if read.required):
+        for slot in slots_of([ref for read, ref in plan_node.set_up_with if read.required]):
             yield plan_node.problem(
                 "G303",
                 f"`{plan_node.path}` is set up with `{slot}` before the graph runs, and only the graph writes it",
@@ -27,7 +27,7 @@ def _recorded_twice(plan: Plan) -> Iterator[Problem]:
     for plan_node in plan.nodes:
         if parameter := plan_node.kind.records:
             around = [pair for each in plan.nodes_in(plan_node.scope) for pair in (*each.reads, *each.setup_reads)]
-            evaluated = set(resources_of(ref for _, ref in around))
+            evaluated = set(resources_of([ref for _, ref in around]))
             name = plan_node.parameters[parameter]
             other, resources = recorded.setdefault(name, (plan_node, evaluated))
             if resources != evaluated:

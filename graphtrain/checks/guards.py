@@ -50,7 +50,7 @@ def check_expressions(scope: Scope) -> Iterator[Problem]:
                 yield scope.problem("G211", f"nodes.{node.name}.reads.{name}", f"{message} list", hint)
     for ref in _expressions(scope):
         yield from _problems(ref)
-        if ref.parameter is _GUARD and (name := ref.name.removeprefix(scope.path)) in scope.slots:
+        if ref.parameter is _GUARD and (name := ref.name.removeprefix(scope.path)) in _slots(scope):
             message = f"a slot is called `{name}` too, so the name means two things"
             yield _problem(ref, "G208", message, "rename the guard")
 
@@ -65,7 +65,7 @@ def _expressions(scope: Scope) -> Iterator[Ref]:
     for node in scope.graph.nodes.values():
         for name, target in node.reads.items():
             if isinstance(target, str) and name in scope.expressions(node):
-                yield scope.parameter(node, name)
+                yield scope.expressions(node)[name]
             elif isinstance(target, str) and is_expression(target):
                 yield scope.resolve(target, f"{scope.path}{node.name}.{name}")
 
@@ -116,10 +116,12 @@ def _word(received: ValueType) -> ValueType:
 
 def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[_Fault]:
     """Every undefined name in an expression."""
+    # A node of an unknown kind might write any slot.
+    is_known = all(None not in around.kinds.values() for around in scope.around)
     for part in walk(expression):
-        if isinstance(part, Name) and part.name not in scope.graph.guards and not scope.has_unknown_kind:
+        if isinstance(part, Name) and part.name not in scope.graph.guards and is_known:
             name = part.name
-            if name not in scope.slots:
+            if name not in _slots(scope):
                 yield "G202", f"unknown name `{name}`", _meant(scope, name, text)
             elif any(resources_of([scope.resolve(name)])):
                 message = f"no node writes a slot `{name}`: an expression reads saved state, no resources"
@@ -140,7 +142,12 @@ def _meant(scope: Scope, name: str, text: str) -> str:
         return f"the clock counts it: read `{counter}`"
     if known_mode(name) is not None or f"{name}/" in text:
         return METRIC_HINT
-    return suggestion(name, [*scope.graph.guards, *scope.slots])
+    return suggestion(name, [*scope.graph.guards, *_slots(scope)])
+
+
+def _slots(scope: Scope) -> set[str]:
+    """The slots that some node writes or reads, those of enclosing graphs included."""
+    return set[str]().union(*[around.written | around.read for around in scope.around])
 
 
 def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) -> Iterator[_Fault]:

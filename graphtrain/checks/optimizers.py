@@ -22,32 +22,19 @@ def optimizers_in(nodes: Iterable[PlanNode]) -> dict[str, dict[str, PlanNode]]:
 
 def check_optimizers(main: Scope, nodes: Sequence[PlanNode]) -> Iterator[tuple[Problem, list[str]]]:
     """Every problem, with the optimizers whose gradients say nothing then."""
-    optimizers = optimizers_in(nodes)
-    unbound = [node for node in nodes if (node.actions or _counts(node)) and _is_unbound(node)]
+    optimizers, unbound = optimizers_in(nodes), [node for node in nodes if _is_unbound(node)]
     if len(optimizers) > 1 and unbound:
         named = [name for node in nodes if node not in unbound for each in node.actions for name in each.optimizers]
         several = list(dict.fromkeys(named if len({*named}) > 1 else optimizers))
-        inside: dict[str, list[PlanNode]] = {}  # by the node of the outermost graph, where one line fixes them all
-        for node in unbound:
-            inside.setdefault(node.path.partition("/")[0], []).append(node)
-        for name, unnamed in inside.items():
-            yield _unbound(main, name, unnamed, several), [*optimizers]
+        listed = ", ".join(f'"{each}"' for each in several)
+        # By the node of the outermost graph, where one line fixes all that is inside.
+        for name, node in {each.path.partition("/")[0]: each for each in reversed(unbound)}.items():
+            default = node.scope.named_by(node.node, "optimizer")
+            message = f"`{node.path}` acts on the gradients of `{default}` by default, and there are several optimizers"
+            hint = f'name the one it is for: reads = {{ optimizer = "{several[-1]}" }}; or all: '
+            hint += f"reads = {{ optimizer = [{listed}] }}"
+            yield main.problem("G410", f"nodes.{name}", f"{message}: {quoted(several)}", hint), [*optimizers]
         return
-    yield from ((problem, []) for problem in _varying(nodes))
-    for name, effects in optimizers.items():
-        if "step" in effects and "backward" not in effects:
-            message = f"`{effects['step'].path}` steps `{name}`, for which no node computes gradients"
-            hint = 'add a node that runs backward, as in insert("train_batch", after=...)'
-            yield _problem(effects["step"], "G401", message, hint), [name]
-        elif "backward" in effects and not {"step", "use"} & effects.keys():
-            path = effects["backward"].path
-            message = f"`{name}` is never stepped: `{path}` computes gradients for it, and no node uses them"
-            hint = 'add a node of the kind `step`, as in insert("step", after=...)'
-            yield _problem(effects["backward"], "G408", message, hint), [name]
-
-
-def _varying(nodes: Iterable[PlanNode]) -> Iterator[Problem]:
-    """The losses divided by an expression with the size of the next window, in place of that which is open."""
     sizes = {
         f"{node.path}.{declared.target}": f"{node.node.name}.{declared.window}"
         for node in nodes
@@ -57,48 +44,31 @@ def _varying(nodes: Iterable[PlanNode]) -> Iterator[Problem]:
     for node in nodes:
         for read, ref in node.reads:
             if read.name == "window" and ref.name in sizes:
-                message = (
-                    f"`{node.path}` divides the loss by `{ref.name}`, an expression whose value may change while a "
-                )
+                message = f"`{node.path}` divides the loss by `{ref.name}`, which may change while a window is open"
                 hint = f'read the size with which the window opened: window = "{sizes[ref.name]}"'
-                yield _problem(node, "G409", f"{message}window is open", hint)
-
-
-def _problem(node: PlanNode, code: str, message: str, hint: str) -> Problem:
-    return node.scope.problem(code, f"nodes.{node.node.name}", message, hint, path=(node.path,))
-
-
-def _unbound(scope: Scope, name: str, nodes: list[PlanNode], several: list[str]) -> Problem:
-    first, *more = nodes
-    default = first.scope.named_by(first.node, "optimizer")
-    does = "acts on the gradients" if first.actions else "counts the backward passes"
-    also = f" as {len(more)} more in `{name}` do," if more else ""
-    at = f" at `{name}`" if name != first.path else ""
-    listed = ", ".join(f'"{each}"' for each in several)
-    return scope.problem(
-        "G410",
-        f"nodes.{name}",
-        f"`{first.path}` {does} of `{default}` by default,{also} and there are several optimizers: {quoted(several)}",
-        f'name the one it is for{at}: reads = {{ optimizer = "{several[-1]}" }}; or all: '
-        f"reads = {{ optimizer = [{listed}] }}",
-    )
-
-
-def _counts(node: PlanNode) -> bool:
-    return any(declared.counts == "backward" for declared in node.kind.fields.values())
+                yield node.problem("G409", message, hint, path=(node.path,)), []
+    for name, effects in optimizers.items():
+        if "step" in effects and "backward" not in effects:
+            node = effects["step"]
+            message = f"`{node.path}` steps `{name}`, for which no node computes gradients"
+            hint = 'add a node that runs backward, as in insert("train_batch", after=...)'
+            yield node.problem("G401", message, hint, path=(node.path,)), [name]
+        elif "backward" in effects and not {"step", "use"} & effects.keys():
+            node = effects["backward"]
+            message = f"`{name}` is never stepped: `{node.path}` computes gradients for it, and no node uses them"
+            hint = 'add a node of the kind `step`, as in insert("step", after=...)'
+            yield node.problem("G408", message, hint, path=(node.path,)), [name]
 
 
 def _is_unbound(node: PlanNode) -> bool:
-    """True if neither a node nor one around it names its optimizer."""
-    if not _counts(node) and all(each.slot != "optimizer" or each.effect == "read" for each in node.actions):
+    """True if a node acts on the gradients of its optimizer, or counts them, and neither it nor one around names it."""
+    acting = [each for each in node.actions if each.slot == "optimizer" and each.effect != "read"]
+    if not acting and all(declared.counts != "backward" for declared in node.kind.fields.values()):
         return False  # its kind names the optimizers by separate slots; one that only reads changes nothing
-    scope: Scope | None = node.scope
     inner, is_of_overlay = node.node, False  # which did not know the optimizer that the graph names
-    while scope is not None:
+    for scope in node.scope.around[::-1]:
         is_of_overlay |= any(edit.subject == inner.name and edit.adds for edit in scope.graph.layers.done)
         if "optimizer" in inner.reads or (scope.graph.optimizer and not is_of_overlay):
             return False
-        if scope.outer_node is None:
-            break
-        inner, scope = scope.outer_node, scope.outer
+        inner = scope.outer_node or inner
     return True

@@ -28,7 +28,7 @@ def check_paths(
         ranks, supplied: as for `check_graph`.
     """
     alone = set() if ranks else {RANKS}
-    optional = {*resources_of(ref for node in plan.nodes for ref in node.optional)} - {*PROVIDED}
+    optional = {*resources_of([ref for node in plan.nodes for ref in node.optional])} - {*PROVIDED}
     absent = optional - {*supplied} if supplied is not None else set()
     has_windows = any(declared.counts for node in plan.nodes for declared in node.kind.fields.values())
     sizes = [each for each in SIZES if has_windows or each.window == 1]

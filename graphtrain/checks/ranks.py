@@ -96,9 +96,9 @@ def _followed(
 ) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
     """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
     for scope in plan.scopes.values():
-        for guard, expression in scope.guards_as_written.items():
+        for guard, text in scope.graph.guards.items():
             # Of what is due by such a value, the node is reported.
-            refs = [ref for ref in scope.read_in(expression) if ref.kind != "field" or ref.name != "due"]
+            refs = [ref for ref in scope.read_in(scope.parse(text)) if ref.kind != "field" or ref.name != "due"]
             yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
     for plan_node in plan.nodes:
         scope, where, path, kind = plan_node.scope, f"nodes.{plan_node.node.name}", plan_node.path, plan_node.kind
@@ -134,8 +134,8 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
-        for name, expression in scope.guards_as_written.items():
-            fields = list(dict.fromkeys(part for part in walk(expression) if isinstance(part, FieldOf)))
+        for name, text in scope.graph.guards.items():
+            fields = list(dict.fromkeys(part for part in walk(scope.parse(text)) if isinstance(part, FieldOf)))
             for asked in fields:
                 sized = _sized_by(plan, scope.field(asked.node, asked.field))
                 if sized is not None and FieldOf(asked.node, (counter := sized[1]).name) in fields:

@@ -145,7 +145,8 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     for slot, target in node.reads.items():
         if slot in scope.expressions(node):
             continue  # `checks.guards`
-        if slot not in slots and not (body is not None and body.has_unknown_kind):
+        is_known = body is None or all(None not in around.kinds.values() for around in body.around)
+        if slot not in slots and is_known:
             hint = suggestion(slot, slots) or "it reads nothing that could be renamed"
             yield scope.problem("G115", thing, f"`{node.name}` reads no slot `{slot}`", hint)
         for name in (target,) if isinstance(target, str) else target or [""]:

@@ -27,7 +27,6 @@ from graphtrain.program.triggers import Due
 
 LARGE = 5
 _CONNECTIVES = ("not", "and", "or", "if")
-_DIVIDING = ("%", "//", "/", "*")
 
 UNKNOWN: Any = type("Unknown", (), {})()
 """The value of a field that a visit has changed in a way that is not known."""
@@ -79,10 +78,11 @@ class StubCells(Cells):
         self.read_outside: set[tuple[ProgramNode, str]] = set()
         self.due_outside: set[tuple[str, str]] = set()
         self.window_sizes = {
-            (node.path, declared.target): _small(node.parameters[declared.target])
+            (node.path, declared.target): min(size, LARGE + 1) if isinstance(size, int) else None
             for node in program.nodes
             for declared in node.kind.fields.values()
             if declared.counts is not None and declared.target is not None and declared.target in node.parameters
+            for size in [node.parameters[declared.target]]
         }
         self.widest = max(filter(None, self.window_sizes.values()), default=1)
         self._changed: set[tuple[str, str]] = set()
@@ -111,7 +111,10 @@ class StubCells(Cells):
                 self.registers.add(node, each)
             return super().field(node, name)
         self.registers.add(node, name)
-        return super().field(node, name) if _is_counted(node, name) else self._changing(node, name)
+        is_last = name in [each.last for each in kind.fields.values() if each.counts is not None]
+        is_counted = name == "runs" or declared.adds is not None or counter is not None or is_last
+        is_known = is_counted or (kind.fetches and name in EPOCH_FIELDS)  # it follows from visits alone
+        return super().field(node, name) if is_known else self._changing(node, name)
 
     def _window_size(self, node: ProgramNode, name: str) -> Callable[[], int]:
         size, expression = self.window_sizes[node.path, name], node.plan_node.expressions.get(name)
@@ -221,10 +224,14 @@ class StubCells(Cells):
             return ask
         before, self.registers.read = self.registers.read, set()
         read = compile_guard(small, functools.partial(self.named, scope))
-        numbers = [part.value for part in walk(small) if isinstance(part, Constant)]
-        finite = [abs(int(each)) for each in numbers if isinstance(each, int | float) and math.isfinite(each)]
-        widest = [self.widest, 3] if any(node.kind.counter(name) for node, name in self.registers.read) else []
-        self.registers.tie(self.registers.read, [*finite, *widest], _divisors(small))
+        parts = [*walk(small)]
+        values = [each.value for each in parts if isinstance(each, Constant) and isinstance(each.value, int | float)]
+        numbers = [abs(int(value)) for value in values if math.isfinite(value)]
+        if any(node.kind.counter(name) for node, name in self.registers.read):
+            numbers += [self.widest, 3]
+        remainders = [each for each in parts if isinstance(each, Operation) and each.name in ("%", "//")]
+        divisors = [each.operands[1].value for each in remainders if isinstance(each.operands[1], Constant)]
+        self.registers.tie(self.registers.read, numbers, [abs(n) for n in divisors if type(n) is int and n])
         self.read_outside |= {each for each in self.registers.read if not scope.path.startswith(each[0].scope.path)}
         self.registers.read |= before
 
@@ -237,8 +244,8 @@ class StubCells(Cells):
         return answer
 
     def _with_small_numbers(self, scope: Scope, part: Expression) -> Expression | None:
-        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or multiplies
-        or divides by what is no small number: it is not known then.
+        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or if it
+        multiplies or divides by another: folded counters have another product.
         """
 
         def filled(part: Expression) -> Expression:
@@ -255,11 +262,12 @@ class StubCells(Cells):
                 return Operation(part.name, tuple(map(small, operands)))
             return rebuilt(part, small)
 
-        known = filled(part)
-        operations = [part for part in walk(known) if isinstance(part, Operation) and part.name in _DIVIDING]
-        if not all(any(map(_is_small, part.operands)) for part in operations):  # folded counters have another product
-            return None
-        is_read = any(isinstance(part, FieldOf | Name) for part in walk(known))
+        known, is_read = filled(part), False
+        for each in walk(known):
+            is_read |= isinstance(each, FieldOf | Name)
+            operands = each.operands if isinstance(each, Operation) and each.name in ("%", "//", "/", "*") else ()
+            if operands and all(_is_large(operand) or not isinstance(operand, Constant) for operand in operands):
+                return None
         return small(known) if is_read else None
 
     def expression(self, ref: Ref) -> Read:
@@ -300,35 +308,9 @@ def _unknown() -> Any:
     raise UnknownError
 
 
-def _is_counted(node: ProgramNode, name: str) -> bool:
-    """True for a field whose value follows from visits alone."""
-    kind = node.kind
-    if name == "runs" or kind.fields[name].adds is not None or kind.counter(name) is not None:
-        return True
-    is_last = name in {declared.last for declared in kind.fields.values() if declared.counts is not None}
-    return is_last or (kind.fetches and name in EPOCH_FIELDS)
-
-
-def _small(size: object) -> int | None:
-    return min(size, LARGE + 1) if isinstance(size, int) else None
-
-
 def _is_large(part: Expression) -> bool:
     value = part.value if isinstance(part, Constant) else None
     return isinstance(value, int | float) and LARGE + 1 < abs(value) < math.inf
-
-
-def _is_small(part: Expression) -> bool:
-    return isinstance(part, Constant) and not _is_large(part)
-
-
-def _divisors(expression: Expression) -> list[int]:
-    """The numbers by which remainders are taken."""
-    operations = [part for part in walk(expression) if isinstance(part, Operation) and part.name in ("%", "//")]
-    operands = [operation.operands[1] for operation in operations]
-    return [
-        abs(each.value) for each in operands if isinstance(each, Constant) and type(each.value) is int and each.value
-    ]
 
 
 class Fetching:

@@ -136,7 +136,7 @@ class Watch:
             if effect == "backward" and acting is node and passes >= size:
                 fault = MISCOUNTED if size > 1 else MISCOUNTED_BY_ONE
                 self._report(fault, node, passes=str(passes + 1), **words)
-            is_over = effect == "step" or (effect == "zero_grad" and "use" not in effects)  # else they were looked at
+            is_over = effect == "step" or (effect == "zero_grad" and acting.kind.name != "discard")
             if is_over and 0 < passes < size and not is_cut:
                 self._report(TOO_EARLY, node, passes=str(passes), **words)
         for effect in effects:

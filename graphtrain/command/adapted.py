@@ -3,101 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
-import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from graphtrain.command.cli import options
-from graphtrain.command.script import Script, import_script, split_script
-from graphtrain.command.settings import setup_arguments
+from graphtrain.command.script import Script, function_in, import_script, split_script
+from graphtrain.command.settings import arguments_of, setup_arguments
 from graphtrain.errors import UsageError
-from graphtrain.names import nearest
 from graphtrain.trainer.graph import Graph
-
-
-def adapted(named: str, data: str | None, values: Callable[[], Mapping[str, Any]]) -> Script:
-    """The script that the adapter makes of a class.
-
-    Arguments:
-        named: ``MODULE:CLASS``, or ``FILE.py:CLASS``, which is imported.
-        data: the class of its data, named in the same way. Default: none.
-        values: returns the settings of the command line, by which the graph is made.
-
-    Raises:
-        UsageError: Lightning is not installed, or there is no such module or class.
-    """
-    file, made = _class_of(named)
-    made_data = _class_of(data)[1] if data is not None else None
-    try:
-        from graphtrain.adapters.lightning import setup as make  # whose library takes seconds
-    except ModuleNotFoundError as error:
-        raise UsageError(f"--lightning needs {error.name}", "install it, or the extra `lightning`") from None
-
-    def graph_and_resources(given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
-        classes = [each for each in (made, made_data) if each is not None]
-        taken = [{*inspect.signature(each).parameters} - {"args", "kwargs"} for each in classes]
-        named_by = zip(classes, taken, strict=True)
-        objects = [each(**{name: given[name] for name in names & given.keys()}) for each, names in named_by]
-        flags = {name: value for name, value in given.items() if not any(name in names for names in taken)}
-        return make(*objects, **flags)
-
-    def setup(**given: Any) -> dict[str, Any]:
-        return graph_and_resources(given)[1]
-
-    parameters = {
-        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for each in (made, made_data)
-        if each is not None
-        for name, parameter in inspect.signature(each).parameters.items()
-        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    }
-    flags = inspect.Parameter("flags", inspect.Parameter.VAR_KEYWORD)
-    setup.__signature__ = inspect.Signature([*parameters.values(), flags])  # type: ignore[attr-defined]
-    setup.__annotations__ = {
-        key: value for each in (made_data, made) if each is not None for key, value in _hints(each)
-    }
-    name = named.rpartition(":")[2]
-    return Script(
-        setup, name, file, ["graphtrain"], [], lambda: graph_and_resources(setup_arguments(setup, values(), name))[0]
-    )
-
-
-def _hints(made: Any) -> Sequence[tuple[str, Any]]:
-    hints = typing.get_type_hints(made.__init__ if isinstance(made, type) else made)  # type: ignore[misc]
-    return [(name, hints[name]) for name in hints if name != "return"]
-
-
-def _class_of(named: str) -> tuple[Path | None, Callable[..., Any]]:
-    """The file, if it has a name of one, and the class of ``MODULE:CLASS``."""
-    place, _, name = named.rpartition(":")
-    if not place or not name:
-        raise UsageError(f"expected MODULE:CLASS or FILE.py:CLASS, got `{named}`", "as in train.py:Net")
-    if place.endswith(".py"):
-        file, _ = split_script(place)
-        module = import_script(file)
-    else:
-        file = None
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-                raise
-            raise UsageError(f"there is no module `{place}`", f"a file is named {place}.py:{name}") from None
-        finally:
-            sys.path.remove(str(Path.cwd()))
-    made = getattr(module, name, None)
-    if not callable(made):
-        close = nearest(name, [each for each, value in vars(module).items() if isinstance(value, type)])
-        raise UsageError(f"`{place}` has no class `{name}`", f"did you mean {place}:{close}?" if close else "")
-    return file, made
-
 
 # Those that stand in for a script.
 ADAPTER_OPTIONS = ("lightning", "data")
@@ -114,7 +32,7 @@ class ScriptOrClass:
 
     Attributes:
         script: ``SCRIPT[:FUNCTION]``; empty for a class.
-        lightning, data: as of `RunOptions`.
+        lightning, data: as of `adapter_options`.
     """
 
     script: str = ""
@@ -132,18 +50,13 @@ class ScriptOrClass:
         options = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
         return [self.script] if self.script else options
 
-    def program(self, values: Callable[[], Mapping[str, Any]] = dict) -> Script:
+    def program(self) -> Script:
         """The script, which is imported, or what the adapter makes of the class.
 
-        Arguments:
-            values: returns the settings by which an adapter makes its graph. Default: none.
-
         Raises:
-            UsageError: there is no such script, function or class.
+            UsageError: Lightning is not installed, or there is no such script, module, function or class.
         """
-        if self.script:
-            return Script.of_script(self.script)
-        return replace(adapted(self.lightning or "", self.data, values), source=self.words)
+        return Script.of_script(self.script) if self.script else self._adapted()
 
     def imported_again(self) -> Script:
         """The program of a new import of its files, with new global variables."""
@@ -153,16 +66,57 @@ class ScriptOrClass:
                 sys.modules.pop(file.stem, None)
         return self.program()
 
+    def _adapted(self) -> Script:
+        classes = [_class_of(named) for named in (self.lightning, self.data) if named is not None]
+        try:
+            from graphtrain.adapters.lightning import setup as adapt  # whose library takes seconds
+        except ModuleNotFoundError as error:
+            raise UsageError(f"--lightning needs {error.name}", "install it, or the extra `lightning`") from None
 
-def script_or_class(script: str, settings: Sequence[str], **options: Any) -> tuple[ScriptOrClass, list[str]]:
+        def graph_and_resources(given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
+            flags, objects = dict(given), []
+            taken = [{name: given[name] for name in arguments_of(made) if name in given} for made in classes]
+            for made, values in zip(classes, taken, strict=True):
+                objects.append(made(**setup_arguments(made, values, made.__name__)))
+                flags = {name: value for name, value in flags.items() if name not in values}
+            return adapt(*objects, **flags)
+
+        def setup(**given: Any) -> dict[str, Any]:
+            return graph_and_resources(given)[1]
+
+        named = self.lightning or ""
+        file = split_script(named)[0] if ".py:" in named else None
+        function = classes[0].__name__
+        return Script(setup, function, file, ["graphtrain"], self.words, lambda given: graph_and_resources(given)[0])
+
+
+def _class_of(named: str) -> Callable[..., Any]:
+    """The class of ``MODULE:CLASS`` or ``FILE.py:CLASS``."""
+    place, _, name = named.rpartition(":")
+    if not place:
+        raise UsageError(f"expected MODULE:CLASS or FILE.py:CLASS, got `{named}`", "as in train.py:Net")
+    if place.endswith(".py"):
+        return function_in(import_script(Path(place)), place, name)
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return function_in(importlib.import_module(place), place, name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise UsageError(f"there is no module `{place}`", f"a file is named {place}.py:{name}") from None
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def script_or_class(script: str, settings: Sequence[str], **named: Any) -> tuple[ScriptOrClass, list[str]]:
     """What the words of a command name, and its settings, of which `script` is one if a class is named.
 
     Raises:
         click.UsageError: neither is named.
     """
-    if options["lightning"] is None:
-        if not script:
-            missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
-            raise click.UsageError(missing, click.get_current_context())
-        return ScriptOrClass(script=script), [*settings]
-    return ScriptOrClass(**options), [*filter(None, [script]), *settings]
+    if named["lightning"] is not None:
+        return ScriptOrClass(**named), [*filter(None, [script]), *settings]
+    if not script:
+        missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
+        raise click.UsageError(missing, click.get_current_context())
+    return ScriptOrClass(script=script), [*settings]

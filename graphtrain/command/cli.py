@@ -12,28 +12,17 @@ from graphtrain.command.failure import exit_on_failure
 from graphtrain.lazy import imported
 from graphtrain.version import __version__
 
-# Every command, and the module of this package that declares it, which is imported when the command is used.
-COMMANDS = {
-    "run": "run",
-    "check": "graphs",
-    "render": "graphs",
-    "show": "graphs",
-    "diff": "diff",
-    "copy": "graphs",
-    "new": "graphs",
-    "graphs": "graphs",
-    "nodes": "graphs",
-    "export": "runs",
-    "ls": "runs",
-    "status": "runs",
-    "explain": "runs",
-    "report": "pages",
-    "watch": "pages",
-    "test": "evaluate",
-    "predict": "evaluate",
-    "verify": "prove",
-    "replay": "prove",
+# Every command, in groups, and the module of this package that declares it, which is imported when the command is used.
+GROUPS = {
+    "Train": {"new": "graphs", "run": "run", "test": "evaluate", "predict": "evaluate"},
+    "Look at runs": {
+        **{"ls": "runs", "status": "runs", "explain": "runs"},
+        **{"watch": "pages", "report": "pages", "export": "runs"},
+    },
+    "Prove and repeat": {"verify": "prove", "replay": "prove"},
+    "Graphs": dict.fromkeys(("graphs", "nodes", "show", "check", "copy", "render"), "graphs") | {"diff": "diff"},
 }
+COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
@@ -61,6 +50,13 @@ class CommandLine(click.Group):
         """The command of a name, whose module is imported now."""
         module = imported(f"{__package__}.{COMMANDS[cmd_name]}") if cmd_name in COMMANDS else None
         return getattr(module, cmd_name, None)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups of commands, each command on a line."""
+        for title, names in GROUPS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(name, each.get_short_help_str(66)) for name, each in commands if each])
 
 
 def command(*examples: str, cls: type[Command] = Command) -> Callable[[Callable[..., int | None]], Command]:

@@ -8,15 +8,12 @@ from pathlib import Path
 import click
 
 from graphtrain.command.cli import command, output_option, overlay_option
-from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.output import console, counted, escaped, table
 from graphtrain.command.script import load_graph
-from graphtrain.command.settings import renamings
+from graphtrain.command.settings import pairs
 from graphtrain.graph.difference import SIGNS, Change
-from graphtrain.graph.registry import find_graph
 from graphtrain.graph.renaming import Renaming
 from graphtrain.lazy import imported
-from graphtrain.storage.named import holds_a_graph, saved_graph
-from graphtrain.trainer.graph import Graph
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 
@@ -45,10 +42,8 @@ def diff(
     A and B are shipped graphs (fit), TOML files, scripts (which are imported), run directories, or checkpoints;
     --overlay is added to B. A + was added, a - removed, a ~ changed.
     """
-    graph, other = _read(before), _read(after)
-    if overlay:
-        other = load_graph(other, overlays=overlay)
-    difference = Renaming(renamings(rename), graph, other).graph(graph).diff(other)
+    graph, other = load_graph(before), load_graph(after, overlays=overlay)
+    difference = Renaming(pairs(rename, "--rename OLD=NEW"), graph, other).graph(graph).diff(other)
     changes = difference.changes
     rows = [(each.how, each.what, _where(each), *each.values) for each in changes]
     summary = counted(len(rows), "difference") if rows else "no difference"
@@ -59,12 +54,6 @@ def diff(
         printed.print(table(["", "what", "where", "before", "after"], signed, styles=[_STYLES[row[0]] for row in rows]))
     if output is not None:
         click.echo(f"wrote {imported('graphtrain.viz.render').render(difference, output)}")
-
-
-def _read(source: str) -> Graph:
-    """The graph of any source; checkpoints that are skipped are reported."""
-    is_saved = find_graph(source) is None and holds_a_graph(Path(source))
-    return Graph.of(saved_graph(source, notify)) if is_saved else load_graph(source)
 
 
 def _where(change: Change) -> str:

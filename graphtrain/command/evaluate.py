@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,19 +29,8 @@ _shared_options = options(
 )
 @_shared_options
 @click.option("--graph", default="test", help="Another graph: evaluate, for the validation data, or a TOML file.")
-def test(
-    script: str,
-    settings: Sequence[str],
-    *,
-    run_dir: Path,
-    weights: str | None = None,
-    model: str | None = None,
-    graph: str = "test",
-    device: str | None = None,
-    processes: int | None = None,
-    quiet: bool = False,
-) -> int:
-    """Evaluate `test_data` of a script with the weights of a checkpoint of a run.
+def test(processes: int | None, **given: Any) -> int:
+    """Evaluate `test_data` of a script with the weights of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
     RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run;
@@ -51,9 +40,9 @@ def test(
     """
     if (code := launched(processes)) is not None:
         return code
-    from graphtrain.command.evaluation import Weights, run_test
+    from graphtrain.command.evaluation import run_test
 
-    return run_test(script, settings, Weights(run_dir, weights, model, device, quiet), graph)
+    return run_test(**given)
 
 
 @command(
@@ -64,20 +53,8 @@ def test(
 @_shared_options
 @click.option("--graph", default="predict", help="Another graph, a TOML file.")
 @click.option("--output", "-o", type=Path, help="A new folder, or a .jsonl file. Default: a folder in RUN_DIR/predict.")
-def predict(
-    script: str,
-    settings: Sequence[str],
-    *,
-    run_dir: Path,
-    weights: str | None = None,
-    output: Path | None = None,
-    model: str | None = None,
-    graph: str = "predict",
-    device: str | None = None,
-    processes: int | None = None,
-    quiet: bool = False,
-) -> int:
-    """Write what the model predicts for `predict_data` of a script, with the weights of a checkpoint of a run.
+def predict(processes: int | None, output: Path | None, **given: Any) -> int:
+    """Write predictions for `predict_data` of a script, with the weights of a run.
 
     It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
     If it was stopped or killed, the same command continues the file, with the same weights.
@@ -86,6 +63,6 @@ def predict(
     """
     if (code := launched(processes)) is not None:
         return code
-    from graphtrain.command.evaluation import Weights, run_predict
+    from graphtrain.command.evaluation import run_predict
 
-    return run_predict(script, settings, Weights(run_dir, weights, model, device, quiet), graph, output)
+    return run_predict(output, **given)

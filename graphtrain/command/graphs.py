@@ -12,15 +12,15 @@ from typing import Any
 
 import click
 
-from graphtrain.command.adapted import adapted, adapter_options
+from graphtrain.command.adapted import ScriptOrClass, adapter_options
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
-from graphtrain.command.script import import_script, load_graph, named_graph, split_script, with_overlays
+from graphtrain.command.script import import_script, load_graph, named_graph, split_script
 from graphtrain.command.settings import split_settings
 from graphtrain.errors import UsageError
 from graphtrain.graph.graph import write_new
 from graphtrain.graph.hooks import hooks_of
-from graphtrain.graph.read_toml import read_graph
+from graphtrain.graph.read_toml import read_graph, read_overlays
 from graphtrain.graph.registry import (
     find_graph,
     find_kind,
@@ -37,7 +37,7 @@ from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
 from graphtrain.report.run import Run
-from graphtrain.storage.named import graph_of, holds_a_graph, newest_in, saved_graph
+from graphtrain.storage.named import newest_in
 from graphtrain.storage.run_directory import STATUS_FILE
 from graphtrain.trainer.graph import Graph
 
@@ -56,7 +56,7 @@ def check(
     ranks: bool = False,
     overlay: Sequence[str] = (),
 ) -> int:
-    """Check a graph without running it: all its problems, each with a code, a place and a hint.
+    """Check a graph without running it: all its problems at once.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
 
@@ -67,10 +67,8 @@ def check(
     if script is not None:
         import_script(split_script(script)[0])
     named = named_graph(graph)
-    if isinstance(named, str | Path) and holds_a_graph(Path(named)) and find_graph(str(named)) is None:
-        named = Graph.of(saved_graph(named, notify))
     read, unread = (named, []) if isinstance(named, Graph) else read_graph(Graph, named)
-    checked, unfitting = with_overlays(read, overlay)
+    checked, unfitting = read_overlays(read, overlay)
     # If the text could not be read completely, checking the rest would only report consequences of that.
     problems = [*unread, *unfitting] or check_graph(checked, ranks=ranks)
     errors = sum(problem.severity == "error" for problem in problems)
@@ -87,52 +85,26 @@ def check(
 # ---- render
 
 
-@command(
-    "graphtrain render fit -o fit.svg",
-    "graphtrain render my_fit.toml -o my_fit.png --run-dir runs/first",
-)
+@command("graphtrain render fit -o fit.svg", "graphtrain render runs/first -o first.png")
 @click.argument("graph")
 @click.option("--output", "-o", required=True, type=Path, help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
-@click.option("--run-dir", type=Path, help="Show how often each node ran in this run, and which is next.")
 @overlay_option
-def render(
-    graph: str,
-    *,
-    output: Path,
-    run_dir: Path | None = None,
-    overlay: Sequence[str] = (),
-) -> None:
+def render(graph: str, *, output: Path, overlay: Sequence[str] = ()) -> None:
     """Draw a graph to a file.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
-    --run-dir adds the counts of a run to any graph.
+    That of a run shows how often each node ran, and which is next.
     """
     drawn = load_graph(graph, overlays=overlay)
-    counts, position = _counts(run_dir, drawn, graph) if run_dir is not None else (None, None)
-    bypassed = _bypassed(run_dir) if run_dir is not None else ()
+    counts, position, bypassed = None, None, list[str]()
+    if (Path(graph) / STATUS_FILE).is_file():
+        from graphtrain.storage.checkpoint import read_checkpoint  # imports torch
+
+        checkpoint = newest_in(Path(graph), read_checkpoint, notify)
+        counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
+        position = None if checkpoint.manifest.ended else checkpoint.manifest.position
+        bypassed = [*map(str, Run(Path(graph)).status.get("bypassed") or ())]
     click.echo(f"wrote {imported('graphtrain.viz.render').render(drawn, output, counts, position, bypassed=bypassed)}")
-
-
-def _bypassed(run_dir: Path) -> list[str]:
-    """The nodes that the run bypasses; none if it has no status file."""
-    bypassed = Run(run_dir).status.get("bypassed") if (run_dir / STATUS_FILE).exists() else None
-    return [path for path in bypassed if isinstance(path, str)] if isinstance(bypassed, list) else []
-
-
-def _counts(run_dir: Path, graph: Graph, source: str) -> tuple[dict[str, int], str | None]:
-    """How often each node has run, and the position unless the run is done. Another graph is reported."""
-    from graphtrain.storage.checkpoint import read_checkpoint  # imports torch
-
-    checkpoint = newest_in(run_dir, read_checkpoint, notify)
-    difference = graph_of(checkpoint.path, checkpoint.manifest).diff(graph)
-    if difference:
-        notify(
-            f"`{source}` is not the graph of the run in `{run_dir}` ({counted(len(difference.changes), 'difference')}):"
-            " counts are drawn at the nodes of the same name; "
-            f"graphtrain render {shlex.quote(str(run_dir))} -o run.svg draws the graph of the run"
-        )
-    counts = {path: int(fields.get("runs", 0)) for path, fields in checkpoint.sections["progress"].items()}
-    return counts, None if checkpoint.manifest.ended else checkpoint.manifest.position
 
 
 # ---- show
@@ -159,7 +131,7 @@ def show(
     output: Path | None = None,
     overlay: Sequence[str] = (),
 ) -> None:
-    """Print a graph: its nodes and parameters, edges in order of priority, guards and clock.
+    """Print a graph: nodes and parameters, edges, guards and clock.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
     With --lightning, NAME=VALUE sets an argument of the class, or a flag.
@@ -168,14 +140,12 @@ def show(
     """
     words = [*filter(None, [graph]), *settings]
     if lightning is not None:
-        program = adapted(lightning, data, lambda: split_settings(words)[0])
-        shown = load_graph(program.own_graph(), overlays=overlay)
-    elif len(words) != 1:
-        raise click.UsageError(
-            "Missing argument 'GRAPH'." if not words else f"Got unexpected extra argument ({words[1]})"
-        )
-    else:
+        program = ScriptOrClass(lightning=lightning, data=data).program()
+        shown = load_graph(program.own_graph(split_settings(words)[0]), overlays=overlay)
+    elif len(words) == 1:
         shown = load_graph(graph, overlays=overlay)
+    else:
+        raise click.UsageError(f"show takes one GRAPH, or --lightning MODULE:CLASS; got {len(words)} words")
     if output is not None:
         click.echo(f"wrote {imported('graphtrain.viz.render').render(shown, output)}")
         return
@@ -194,7 +164,7 @@ def show(
 @click.argument("path", type=Path)
 @overlay_option
 def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
-    """Copy a graph, or an overlay by its name, to a new file that you can edit.
+    """Copy a graph or an overlay to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
     of a graph with --overlay, is generated. PATH must not exist.
@@ -204,18 +174,14 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     if path.suffix != ".toml":
         raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
     overlay_file = find_overlay(graph) if find_graph(graph) is None else None
-    if overlay_file is not None:
-        if overlay:
-            raise UsageError(f"`{graph}` is an overlay, and --overlay adds one to a graph", "name a graph")
-        text = overlay_file.read_bytes()
-    else:
-        named = named_graph(graph)
-        loaded = load_graph(named, overlays=overlay)
-        file = find_graph(str(named)) or Path(str(named))
-        # A graph without a file, from a script or a run, is written as TOML.
-        is_text = not overlay and not isinstance(named, Graph) and file.is_file()
-        text = file.read_bytes() if is_text else loaded.to_toml().encode()
-    write_new(path, text)
+    if overlay_file is not None and overlay:
+        raise UsageError(f"`{graph}` is an overlay, and --overlay adds one to a graph", "name a graph")
+    named = named_graph(graph)
+    file = overlay_file or find_graph(str(named)) or Path(str(named))
+    loaded = load_graph(named, overlays=overlay) if overlay_file is None else None  # also to check the text
+    # A graph without a file, from a script or a run, is written as TOML.
+    is_written = loaded is not None and (overlay or isinstance(named, Graph) or not file.is_file())
+    write_new(path, loaded.to_toml().encode() if loaded is not None and is_written else file.read_bytes())
     use = "--overlay" if overlay_file is not None else "--graph"
     click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
 
@@ -225,7 +191,7 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
 
 @command("graphtrain graphs")
 def graphs() -> None:
-    """List the shipped and installed graphs, and the overlays that can be added to a graph."""
+    """List the shipped and installed graphs, and the overlays."""
     printed = console()
     rows = [[name, str(len(Graph.load(name).nodes)), summary(find_graph(name))] for name in known_graphs()]
     printed.print(table(["graph", "nodes", "what it does"], rows))
@@ -238,20 +204,15 @@ def graphs() -> None:
 @command("graphtrain nodes", "graphtrain nodes clip")
 @click.argument("kind", required=False)
 def nodes(kind: str | None = None) -> None:
-    """List the kinds of nodes that a graph can have, or describe one: its parameters, what it reads and writes, ...
-
-    Arguments:
-        kind: Describe this kind in detail. Default: all are listed.
-    """
-    if kind is not None:
-        described = find_kind(kind)
-        if described is None:
-            raise UsageError(f"there is no kind `{kind}`", suggestion(kind, known_kinds()))
+    """List the kinds of nodes, or describe one: parameters, slots, ..."""
+    kinds = {name: found for name in known_kinds() if (found := find_kind(name)) is not None}
+    if kind is None:
+        lines = [[name, known.description.split("\n")[0]] for name, known in kinds.items()]
+        console().print(table(["kind", "what it does"], lines))
+    elif (described := find_kind(kind)) is not None:
         _describe(described)
-        return
-    kinds = {name: find_kind(name) for name in known_kinds()}
-    lines = [[name, known.description.split("\n")[0] if known is not None else ""] for name, known in kinds.items()]
-    console().print(table(["kind", "what it does"], lines))
+    else:
+        raise UsageError(f"there is no kind `{kind}`", suggestion(kind, kinds))
 
 
 def _describe(kind: Kind) -> None:
@@ -292,7 +253,7 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
 @command("graphtrain new train.py")
 @click.argument("path", type=Path, default=Path("train.py"), metavar="[FILE]")
 def new(path: Path = Path("train.py")) -> None:
-    """Write a small training script to begin with, which runs as it is. FILE is train.py if it is not given.
+    """Write a small training script to begin with. FILE is train.py if it is not given.
 
     Exit codes: 0 written, 2 the file exists, or cannot be written.
     """

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 
 from graphtrain.command.cli import options, overlay_option, processes_option
 
+LOGGERS = {"tensorboard": "TensorBoard", "wandb": "WandB"}  # modules of `report`, and their loggers
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The options of a run, which are those of the command line: `run_options` has their help."""
 
-    graph: str | None = None
-    overlay: Sequence[str] = ()
-    run_dir: Path | None = None
-    resume: str = "auto"
-    fork: Path | None = None
-    init: Sequence[str] = ()
-    init_only: Sequence[str] = ()
-    rename: Sequence[str] = ()
-    from_setup: str = ""
-    from_saved: bool = False
-    until: str | None = None
-    dry_run: bool = False
-    seed: int = 0
-    device: str = "auto"
-    processes: int | None = None
-    deterministic: bool = False
-    tensorboard: bool = False
-    wandb: bool = False
-    trace: bool = False
-    quiet: bool = False
-    lightning: str | None = None
-    data: str | None = None
+class RunOptions(SimpleNamespace):
+    """The options of a run, which are those of `run_options`, as attributes."""
 
 
 run_options = options(
@@ -46,19 +24,17 @@ run_options = options(
     click.option("--run-dir", type=Path, help="Written to, or resumed from. Default: a new folder in runs."),
     click.option("--resume", default="auto", metavar="WHAT", help="auto, never, best, newest, or a path."),
     click.option("--fork", type=Path, metavar="RUN", help="Begin a new run from a checkpoint of another."),
-    click.option("--init", multiple=True, metavar="NAME=FILE", help="Load weights, as in model=w.safetensors."),
-    click.option("--init-only", multiple=True, metavar="NAMES", help="Load only names that match 'body.*'."),
+    click.option("--init", multiple=True, metavar="NAME=FILE", help="Load weights: model=FILE, 'model.body.*=FILE'."),
     click.option("--rename", multiple=True, metavar="OLD=NEW", help="The node OLD of the saved graph is NEW now."),
     click.option("--from-setup", default="", metavar="NAMES", help="When resuming, take these from setup."),
     click.option("--from-saved", is_flag=True, help="When resuming, keep what was saved."),
     click.option("--until", metavar="AMOUNT", help="Stop after '500 steps', '2 hours'; to be resumed."),
     click.option("--dry-run", is_flag=True, help="Run everything once, and write nothing."),
-    click.option("--seed", type=int, default=0, help="Seed of Python, NumPy and torch."),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="Of all random generators."),
     click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
-    click.option("--tensorboard", is_flag=True, help="Log to TensorBoard too."),
-    click.option("--wandb", is_flag=True, help="Log to Weights and Biases too."),
+    click.option("--logger", multiple=True, type=click.Choice([*LOGGERS]), help="Log there too. Repeatable."),
     click.option("--trace", is_flag=True, help="Print each transition, and the guards it asked."),
     click.option("--quiet", is_flag=True, help="Print errors only."),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from graphtrain.command.script import graph_of_module, is_importing
+from graphtrain.command.script import IS_IMPORTING, Script, graph_of_module
 from graphtrain.errors import UsageError
 
 
@@ -31,27 +31,23 @@ def main(setup: Callable[..., Any]) -> None:
     >>> if __name__ == "__main__":
     ...     main(setup)
     """
-    if is_importing() or _in_a_worker(setup):
+    if IS_IMPORTING.get() or _in_a_worker(setup):
         return
     if not callable(setup):
         raise UsageError(
             f"main takes the function that returns the resources, got a {type(setup).__name__}",
             "write main(setup), without parentheses after setup",
         )
-    words, file = _program()
     from graphtrain.command.run import program_command
-    from graphtrain.command.script import Script
 
-    name = getattr(setup, "__name__", "setup")
-    program = Script(
-        setup,
-        name,
-        file,
-        words,
-        [words[1] + (f":{name}" if name != "setup" else "")] if file is not None and words[1] != "-m" else [],
-        lambda: graph_of_module(sys.modules["__main__"], file.name if file is not None else "main"),
-    )
-    program_command(program)(prog_name=" ".join(words))
+    program, name = sys.modules["__main__"], getattr(setup, "__name__", "setup")
+    file, spec = getattr(program, "__file__", None), getattr(program, "__spec__", None)
+    module = spec.name.removesuffix(".__main__") if spec is not None and spec.name not in (None, "__main__") else ""
+    words = ["python", *(["-m", module] if module else [sys.argv[0]])]
+    source = [] if file is None or module else [words[1] + (f":{name}" if name != "setup" else "")]
+    path = Path(file) if file else None
+    script = Script(setup, name, path, words, source, lambda given: graph_of_module(program))
+    program_command(script)(prog_name=" ".join(words))
 
 
 def _in_a_worker(setup: Callable[..., Any]) -> bool:
@@ -59,13 +55,3 @@ def _in_a_worker(setup: Callable[..., Any]) -> bool:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         return True  # the child still imports its main module
     return multiprocessing.parent_process() is not None and getattr(setup, "__module__", "") != "__main__"
-
-
-def _program() -> tuple[list[str], Path | None]:
-    """The beginning of the command line of this process, and the file of its program."""
-    program = sys.modules["__main__"]
-    file = getattr(program, "__file__", None)
-    spec = getattr(program, "__spec__", None)
-    if spec is not None and spec.name not in (None, "__main__"):
-        return ["python", "-m", spec.name.removesuffix(".__main__")], Path(file) if file else None
-    return ["python", sys.argv[0]], Path(file) if file else None

@@ -10,7 +10,7 @@ from graphtrain.checks import checked_graph
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.output import ignore
 from graphtrain.command.script import Script
-from graphtrain.command.set_up import set_up, warm_start
+from graphtrain.command.set_up import set_up, warm_start, weights_named
 from graphtrain.command.settings import (
     arguments_in_force,
     setup_arguments,
@@ -28,9 +28,6 @@ from graphtrain.storage.manifest import SavedCheckpoint
 from graphtrain.storage.named import graph_of
 from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.trainer import Trainer
-
-# The parameter of a kind that evaluates: what the loss is a sum over.
-_PER = "per"
 
 
 @final
@@ -54,15 +51,13 @@ class TrainerFactory:
         self, source: ScriptOrClass, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
     ) -> None:
         self._source, self._notify = source, notify
+        self._given, parameters = split_settings(settings)
+        if graph is None and parameters:
+            message = f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters"
+            raise UsageError(message, "NAME=VALUE sets an argument of setup")
         if graph is not None and trains(graph):
             raise UsageError(f"graph `{graph.title}` trains; use one that only evaluates", "leave --graph out")
-        self._given, parameters = split_settings(settings)
         self._graph = Graph.of(checked_graph(with_parameters(graph, parameters))) if graph is not None else None
-        if parameters and graph is None:
-            raise UsageError(
-                f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters",
-                "NAME=VALUE sets an argument of setup",
-            )
         self._program: Script | None = source.program()
         self.changes: str | None = None
 
@@ -76,10 +71,11 @@ class TrainerFactory:
             UsageError: an argument of the run cannot be read back, or setup no longer takes it.
             GraphError: the graph needs a kind or a resource that the script no longer has.
         """
-        manifest, program = checkpoint.manifest, self._imported()
+        # Imported again for each trainer: the global variables must not come from the replay before.
+        program, self._program = self._program or self._source.imported_again(), None
+        manifest = checkpoint.manifest
         environment, about = manifest.environment, manifest.about
-        given = {**self._saved(program.setup, about), **self._given}
-        arguments = setup_arguments(program.setup, given, program.name)
+        arguments = setup_arguments(program.setup, {**self._saved(program, about), **self._given}, program.name)
         trained = Graph.of(graph_of(checkpoint.path, manifest))
         graph = Graph.of(checked_graph(trained)) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
@@ -87,42 +83,29 @@ class TrainerFactory:
         if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
             raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
         device = options.get("device", str(environment.get("device", "cpu")).partition(" ")[0])
-        made = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
+        in_force, resources = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
+        resources.pop("loggers", None)
         if from_the_beginning:
-            init, only = (list(map(str, about.get(name) or ())) for name in ("init", "init_only"))
-            warm_start(made.resources, init, only)
-        about = {**about, "arguments": made.arguments, "given": sorted(self._given), "script": str(program.file)}
+            warm_start(resources, weights_named(map(str, about.get("init") or ())), ignore)
+        about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(program.file)}
         if self.changes is None:
             environment_now = run_environment(
-                made.resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
+                resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
             )
             ranks = current_ranks().world_size
             resized = [processes(ranks, manifest.ranks)] if ranks != manifest.ranks else []
             now = environment_now.compared(manifest, resized)
             self.changes = now.partition("what changed: ")[2]
             self._notify(now or "what changed since the run is not known")
-        flags = {
-            "device": device,
-            "deterministic": deterministic,
-            "display": None,
-            "notify": ignore,
-            "about": about,
-            "not_state": made.not_state,
-        }
-        return Trainer(graph, **{**flags, **made.resources, **options})
+        flags = {"device": device, "deterministic": deterministic, "display": None, "notify": ignore, "about": about}
+        return Trainer(graph, **{**flags, **resources, **options})
 
-    def _imported(self) -> Script:
-        """The program, imported again for each trainer: its global variables must not come from the replay before."""
-        program, self._program = self._program, None
-        return program if program is not None else self._source.imported_again()
+    def _saved(self, program: Script, about: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the run that differ from the defaults, without those that are given now.
 
-    def _saved(self, setup: Callable[..., Any], about: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the run that differ from the defaults.
-
-        Without those that are given now, which need not be readable, and without former defaults of arguments that
-        `setup` no longer takes.
+        A former default of an argument that `setup` no longer takes is left out.
         """
-        arguments, defaults = about.get("arguments", {}), arguments_in_force(setup, {})
+        arguments, defaults = about.get("arguments", {}), arguments_in_force(program.setup, {})
         given = about.get("given", arguments)
         return {
             name: _value(name, text)
@@ -132,37 +115,26 @@ class TrainerFactory:
 
 
 def _counted_alike(graph: Graph, trained: Graph) -> Graph:
-    """An evaluation graph whose losses are sums over the same unit as in the validation of a run, such as tokens.
-
-    What the graph itself sets is kept.
-
-    Arguments:
-        trained: the graph of the run.
-    """
+    """An evaluation graph whose losses are sums over the same unit as in the validation of a run, such as tokens."""
     body = trained.nodes["validate"].body if "validate" in trained.nodes else None
-    validated = {node.use: node.parameters.get(_PER) for node in body.nodes.values()} if body is not None else {}
+    units = {node.use: node.parameters.get("per") for node in body.nodes.values()} if body is not None else {}
     for name, node in graph.nodes.items():
-        per = validated.get(node.use)
-        if per is not None and _PER not in node.parameters:
-            graph = graph.set(name, **{_PER: per})
+        if units.get(node.use) is not None and "per" not in node.parameters:
+            graph = graph.set(name, per=units[node.use])
     return graph
 
 
-def _value(name: str, text: Any) -> Any:
-    """The value that a `repr` stands for: a plain one, a path, or a number that only TOML can write.
+def _value(name: str, text: str) -> Any:
+    """The value that a `repr` stands for: a plain one, or one that only TOML can write.
 
-    >>> _value("lr", "0.1"), _value("sizes", "[1, 2]"), _value("path", "PosixPath('data/x')"), _value("most", "inf")
-    (0.1, [1, 2], 'data/x', inf)
+    >>> _value("lr", "0.1"), _value("sizes", "[1, 2]"), _value("most", "inf")
+    (0.1, [1, 2], inf)
     """
     try:
-        parsed = ast.parse(text, mode="eval").body
-        if isinstance(parsed, ast.Call) and ast.unparse(parsed.func) in ("Path", "PosixPath", "WindowsPath"):
-            parsed = parsed.args[0]
-        return ast.literal_eval(parsed)
-    except (SyntaxError, ValueError, TypeError, IndexError, MemoryError, RecursionError):
-        value = toml_value(text) if isinstance(text, str) else text
-        if isinstance(value, str):
-            raise UsageError(
-                f"the argument {name}={value} of the run cannot be read back", f"give it as {name}=VALUE"
-            ) from None
-        return value
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        value = toml_value(str(text))
+    if isinstance(value, str):
+        hint = f"give it as {name}=VALUE"
+        raise UsageError(f"the argument {name}={value} of the run cannot be read back", hint)
+    return value

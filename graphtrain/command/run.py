@@ -9,17 +9,17 @@ from typing import Any
 
 import click
 
-from graphtrain.command.adapted import ADAPTER_OPTIONS, adapter_options, script_argument, script_or_class
+from graphtrain.command.adapted import ADAPTER_OPTIONS, ScriptOrClass, adapter_options, script_argument, script_or_class
 from graphtrain.command.cli import Command, command, launched, settings_argument
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, run_options
 from graphtrain.command.output import notify_once
-from graphtrain.command.script import Script, load_graph
-from graphtrain.command.settings import print_arguments, print_parameters, split_settings
+from graphtrain.command.script import Script
+from graphtrain.command.settings import setup_rows
 
 
 class ScriptCommand(Command):
-    """A command that takes a script; if one is named, the help lists what can be set, else it imports nothing.
+    """A command that takes a script; if one is named, the help lists the arguments of its setup, else it imports none.
 
     Attributes:
         program: the script that is its own command, if it is one.
@@ -28,32 +28,20 @@ class ScriptCommand(Command):
     program: Script | None = None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words; if there is an option for help anywhere, as far as they can be parsed."""
-        if not set(ctx.help_option_names) & set(args):
-            return super().parse_args(ctx, args)
-        ctx.resilient_parsing = True
-        super().parse_args(ctx, [word for word in args if word not in ctx.help_option_names])
-        ctx.resilient_parsing = False
-        click.echo(ctx.get_help())
-        with exit_on_failure():
-            self._print_settings(**ctx.params)
-        ctx.exit()
+        """Parse the words; the help looks for a script in them."""
+        scripts = [word for word in args if word.partition(":")[0].endswith(".py")]
+        ctx.meta["script"] = scripts[0] if scripts else None
+        return super().parse_args(ctx, args)
 
-    def _print_settings(
-        self,
-        script: str | None = None,
-        settings: Sequence[str] = (),
-        graph: str | None = None,
-        overlay: Sequence[str] = (),
-        **options: Any,
-    ) -> None:
-        program = self.program
-        if program is None and script is not None and script.partition(":")[0].endswith(".py"):
-            program = Script.of_script(script)
-        if program is not None:
-            print_arguments(program.setup, program.function)
-            named = options.get("run_dir") if graph == "saved" else graph
-            print_parameters(load_graph(named or program.own_graph(), overlays=overlay), settings)
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, and the arguments of the script's setup."""
+        super().format_options(ctx, formatter)
+        with exit_on_failure():
+            script = ctx.meta["script"]
+            program = self.program or (Script.of_script(script) if script else None)
+            if program is not None:
+                with formatter.section(f"Arguments of {program.function}"):
+                    formatter.write_dl([*setup_rows(program.setup)] or [("none", "")])
 
 
 @command(
@@ -69,27 +57,22 @@ class ScriptCommand(Command):
 @run_options
 @adapter_options
 def run(script: str, settings: Sequence[str], **options: Any) -> int:
-    """Train with a script: its setup() returns model, optimizer and data. A run that was interrupted is resumed.
+    """Train with a script, or resume a run that was interrupted.
 
+    The setup() of the script returns model, optimizer and data; FUNCTION is another function.
     NAME=VALUE sets an argument of setup (lr=1e-3) or a parameter of a node (finish.after='9 epochs'). With a SCRIPT,
-    --help also lists what can be set. FUNCTION is another function than setup.
+    --help also lists the arguments of setup; `graphtrain show SCRIPT` prints its nodes with their parameters.
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
     """
-    made = RunOptions(**options)
     source, settings = script_or_class(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
-    if source.script:
-        return _train(script, settings, made)
-    return _train(source.program(lambda: split_settings(settings)[0]), settings, made)
+    return _train(source, settings, RunOptions(**options))
 
 
 def program_command(program: Script) -> Command:
     """The command of a script that calls `graphtrain.main`."""
 
-    @command(
-        f"{shlex.join(program.words)} accumulate.every=4 --run-dir runs/first",
-        cls=ScriptCommand,
-    )
+    @command(f"{shlex.join(program.words)} accumulate.every=4 --run-dir runs/first", cls=ScriptCommand)
     @settings_argument
     @run_options
     def run(settings: Sequence[str], **options: Any) -> int:
@@ -106,11 +89,11 @@ def program_command(program: Script) -> Command:
     return run
 
 
-def _train(program: Script | str, settings: Sequence[str], options: RunOptions) -> int:
+def _train(program: Script | ScriptOrClass, settings: Sequence[str], options: RunOptions) -> int:
     if (code := launched(options.processes)) is not None:
         return code
-    if isinstance(program, str) and sys.stderr.isatty() and not options.quiet:
-        notify_once()(f"importing {program}")  # and torch, which takes seconds
+    if isinstance(program, ScriptOrClass) and sys.stderr.isatty() and not options.quiet:
+        notify_once()(f"importing {shlex.join(program.words)}")  # and torch, which takes seconds
     from graphtrain.command.training import train
 
     return train(program, settings, options, click.get_current_context().obj)

@@ -53,9 +53,8 @@ _WIDTH_OF_A_PIPE = 120
 def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_json: bool = False) -> None:
     """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
 
-    Only status files are read. A run whose process is gone is `interrupted`; one that failed before it began is listed
-    too, if it was given a --run-dir. Where standard output is no terminal, every run is one line, its cells are
-    separated by at least two spaces, and an empty cell is `-`.
+    Only status files are read. A run whose process is gone is `interrupted`. Where standard output is no terminal,
+    every run is one line, its cells are separated by at least two spaces, and an empty cell is `-`.
 
     --columns takes arguments of setup, metrics (their last values), parameters that the graph sets, and place, graph,
     last metrics, best (the metric of the best checkpoint), age, resumable, error: lr,accumulate.every,val/loss. Runs

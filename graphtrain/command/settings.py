@@ -6,15 +6,12 @@ import inspect
 import re
 import tomllib
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from graphtrain.command.output import console, escaped, table
-from graphtrain.errors import EditError, UsageError
-from graphtrain.graph.elements import NESTED, nodes_of
-from graphtrain.graph.registry import kind_of_node
+from graphtrain.errors import UsageError
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.names import suggestion
@@ -24,6 +21,29 @@ from graphtrain.trainer.graph import Graph
 RUN_ARGUMENT = "run"
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def pairs(texts: Iterable[str], form: str) -> dict[str, str]:
+    """The parts of ``NAME=VALUE`` by name.
+
+    Arguments:
+        form: what is expected, for the message.
+
+    Raises:
+        UsageError: a text has another form, or a name is given twice.
+
+    >>> pairs(["accumulate=gather", "validate/next_batch=validate/fetch"], "OLD=NEW")
+    {'accumulate': 'gather', 'validate/next_batch': 'validate/fetch'}
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, _, value = map(str.strip, text.partition("="))
+        if not (name and value):
+            raise UsageError(f"expected {form}, got `{text}`", "no spaces around =; options begin with --")
+        if name in values:
+            raise UsageError(f"`{name}` is set twice")
+        values[name] = value
+    return values
 
 
 def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -37,18 +57,8 @@ def split_settings(settings: Iterable[str]) -> tuple[dict[str, Any], dict[str, A
     """
     arguments: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise UsageError(
-                f"expected NAME=VALUE or NODE.PARAM=VALUE, got `{setting}`",
-                "no spaces around =; options begin with --",
-            )
-        target = parameters if "." in name else arguments
-        if name in target:
-            raise UsageError(f"`{name}` is set twice")
-        target[name] = toml_value(text)
+    for name, text in pairs(settings, "NAME=VALUE or NODE.PARAM=VALUE").items():
+        (parameters if "." in name else arguments)[name] = toml_value(text)
     return arguments, parameters
 
 
@@ -71,45 +81,20 @@ def with_parameters(graph: Graph, parameters: Mapping[str, Any]) -> Graph:
     """The graph with parameters set by ``"node.parameter"``.
 
     Raises:
-        UsageError: there is no such node, or a parameter cannot have this value.
+        EditError: there is no such node, or a parameter cannot have this value.
     """
     for name, value in parameters.items():
         node, _, parameter = name.rpartition(".")
-        if not node or not parameter:
-            raise UsageError(f"`{name}=` is not a parameter", "a parameter of a node is set with NODE.PARAM=VALUE")
-        try:
-            graph = graph.set(node, **{parameter: value})
-        except EditError as error:
-            raise UsageError(f"`{name}=`: {error.message.removeprefix('set: ')}", error.hint) from None
+        graph = graph.set(node, **{parameter: value})
     return graph
-
-
-def renamings(texts: Iterable[str]) -> dict[str, str]:
-    """Old paths of nodes and their new paths, from ``OLD=NEW``.
-
-    Raises:
-        UsageError: a text has another form, or a node is renamed twice.
-
-    >>> renamings(["accumulate=gather", "validate/next_batch=validate/fetch"])
-    {'accumulate': 'gather', 'validate/next_batch': 'validate/fetch'}
-    """
-    renamed: dict[str, str] = {}
-    for text in texts:
-        old, equals, new = (part.strip() for part in text.partition("="))
-        if not (old and equals and new):
-            raise UsageError(f"--rename: expected OLD=NEW, got `{text}`", "as in --rename accumulate=gather")
-        if old in renamed:
-            raise UsageError(f"--rename: `{old}` is renamed twice")
-        renamed[old] = new
-    return renamed
 
 
 # ---- the arguments of a setup
 
 
 def arguments_of(setup: Callable[..., Any]) -> dict[str, Parameter]:
-    """The arguments of a setup that can be set, by their names."""
-    hints = hints_of(setup)
+    """The arguments of a setup, or of a class, that can be set, by their names."""
+    hints = hints_of(setup.__init__ if isinstance(setup, type) else setup)  # type: ignore[misc]
     return {
         name: Parameter(name, hints.get(name, Any), argument.default)
         for name, argument in inspect.signature(setup).parameters.items()
@@ -125,18 +110,11 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
     """
     known = arguments_of(setup)
     takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in inspect.signature(setup).parameters.values())
-    if RUN_ARGUMENT in values:
-        raise UsageError(
-            f"`{RUN_ARGUMENT}` cannot be set: {name} receives the run itself by that name",
-            "give the argument another name",
-        )
     for key in values:
-        if key not in known and not takes_any:
-            hint = suggestion(key, known) or ("it takes others" if known else "it takes none")
-            raise UsageError(
-                f"`{key}` is not an argument of {name}",
-                f"{hint.removesuffix('?')}; to set a parameter of a node, write NODE.{key}=VALUE",
-            )
+        if key == RUN_ARGUMENT or not (key in known or takes_any):
+            hint = suggestion(key, known).removesuffix("?") or ("it takes others" if known else "it takes none")
+            parameter = f"to set a parameter of a node, write NODE.{key}=VALUE"
+            raise UsageError(f"`{key}` is not an argument of {name} that can be set", f"{hint}; {parameter}")
     for key, argument in known.items():
         if argument.default is REQUIRED and key not in values:
             raise UsageError(f"{name} needs the argument `{key}`", f"set it with {key}=VALUE")
@@ -146,7 +124,8 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
 def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, str]:
     """Every argument of a call of `setup`, defaults included, as text that is saved with a run.
 
-    A default has the same form as if it were given. Addresses, which differ between processes, are left out.
+    A default has the same form as if it were given, and a path that of a string. Addresses, which differ between
+    processes, are left out.
 
     Arguments:
         given: the arguments of the call, as `setup_arguments` returns them.
@@ -161,7 +140,8 @@ def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> d
             values[name] = argument.default
             with suppress(UsageError):
                 values[name] = _coerced(argument, argument.default, "setup")
-    return {name: _ADDRESS.sub("", repr(value)) for name, value in {**values, **given}.items()}
+    in_force = {**values, **given}.items()
+    return {name: _ADDRESS.sub("", repr(str(value) if isinstance(value, Path) else value)) for name, value in in_force}
 
 
 def _coerced(argument: Parameter, value: Any, name: str) -> Any:
@@ -177,88 +157,28 @@ def _coerced(argument: Parameter, value: Any, name: str) -> Any:
         raise UsageError(f"{name}: {argument.name}: {error}", hint) from None
 
 
-# ---- how they are listed
+def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str]]:
+    """The arguments of a setup for its help: the name with the default, the type with the description.
 
-# Name, default, type and description.
-Row = tuple[str, str, str, str]
-
-
-def print_arguments(setup: Callable[..., Any], name: str) -> None:
-    """Print the arguments of a setup."""
-    _print(f"Arguments of {name}", "NAME=VALUE", [*setup_rows(setup)])
-
-
-def print_parameters(graph: Graph, nodes: Sequence[str] = ()) -> None:
-    """Print which nodes of a graph have parameters, and those of some nodes.
-
-    Arguments:
-        nodes: the paths of these. Default: none.
-
-    Raises:
-        UsageError: there is no such node, or it has no parameters.
-    """
-    rows: dict[str, list[Row]] = {}
-    for row in graph_rows(graph):
-        rows.setdefault(row[0].rpartition(".")[0], []).append(row)
-    for node in (word for word in nodes if "=" not in word):
-        if node not in rows:
-            raise UsageError(f"--help: no node `{node}` of `{graph.title}` has parameters", suggestion(node, rows))
-        _print(f"Parameters of the node {node}", "NODE.PARAM=VALUE", rows[node])
-    printed = console()
-    printed.print(f"\n[bold]Nodes with parameters[/bold], as in --help {next(iter(rows), 'NODE')}")
-    printed.print(escaped("  " + ", ".join(rows)))
-
-
-def _print(title: str, heading: str, rows: Sequence[Row]) -> None:
-    printed = console()
-    printed.print(f"\n[bold]{escaped(title)}[/bold]" + ("" if rows else ": none"))
-    if rows:
-        printed.print(table([heading, "default", "type", ""], rows, whole=[heading]))
-
-
-def setup_rows(setup: Callable[..., Any]) -> Iterator[Row]:
-    """The arguments of a setup.
-
-    >>> def setup(lr: float = 0.1):
+    >>> def setup(activation: Callable[[Any], Any] = lambda value: value, layer: type = dict, *, lr: float):
     ...     '''Make the parts of a run.
     ...
     ...     Arguments:
     ...         lr: learning rate.'''
     >>> list(setup_rows(setup))
-    [('lr', '0.1', 'number', 'learning rate.')]
-    >>> def setup(activation: Callable[[Any], Any] = lambda value: value, layer: type = dict):
-    ...     pass
-    >>> [row[:3] for row in setup_rows(setup)]
-    [('activation', 'a function', 'function'), ('layer', 'dict', 'class')]
+    [('activation=FUNCTION', 'a function'), ('layer=dict', 'a class'), ('lr=VALUE', 'a number; learning rate.')]
     """
     descriptions = descriptions_of(setup)
     for name, argument in arguments_of(setup).items():
-        yield _row(name, argument, argument.default, descriptions.get(name, ""))
-
-
-def graph_rows(graph: Graph) -> Iterator[Row]:
-    """The parameters of the nodes of a graph; nodes of nested graphs are named by their paths."""
-    for path, node in nodes_of(graph).items():
-        kind = kind_of_node(node)
-        if kind is None:
-            continue  # declared by a script that is not loaded
-        for name, parameter in kind.parameters.items():
-            if node.use != NESTED or name in node.parameters:
-                value = node.parameters.get(name, parameter.default)
-                yield _row(f"{path}.{name}", parameter, value, kind.descriptions.get(name, ""))
-
-
-def _row(name: str, parameter: Parameter, value: Any, description: str) -> Row:
-    wanted = parameter.annotation
-    named = "path" if wanted is Path else "" if wanted is Any else parameter.type_name
-    return name, _shown(value), re.sub(r"^an? (value of type )?| such as .*", "", named), description
+        named = "a path" if argument.annotation is Path else argument.type_name
+        yield f"{name}={_shown(argument.default)}", "; ".join(filter(None, [named, descriptions.get(name, "")]))
 
 
 def _shown(value: Any) -> str:
+    """A default in the help."""
     if value is None or value is REQUIRED:
-        return "none" if value is None else "required"
+        return "NONE" if value is None else "VALUE"
     try:
         return show_value(plain_value(value))
     except ValueError:
-        name = getattr(value, "__name__", str(value))
-        return "a function" if name == "<lambda>" else name
+        return getattr(value, "__name__", str(value)).replace("<lambda>", "FUNCTION")

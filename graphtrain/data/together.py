@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, final
+from typing import Any, final
 
 from graphtrain.data import NOTHING
 from graphtrain.data.source import Opened, Source, position_unknown
 from graphtrain.errors import DataError
-from graphtrain.kind.batch_limit import combined_length
-
-Combine = Literal["cycle", "shortest"]
 
 
 @final
 class Together(Source):
-    """A source over several.
+    """A source over several: an epoch ends with the longest, and the others are read again until then.
 
     Each has its own position: what it was opened with, and where in the epoch that was. A loader that is read again in
-    an epoch, as "cycle" does, is told of another epoch then, so that it shuffles in another order.
+    an epoch is told of another epoch then, so that it shuffles in another order.
 
     Arguments:
         data, sources: the loaders and their sources, by name.
-        combine: what happens where a loader ends before another: it is read again, or the epoch ends.
     """
 
-    def __init__(self, data: Any, sources: Mapping[str, Source], combine: Combine) -> None:
-        self.data, self._sources, self._combine = data, sources, combine
+    def __init__(self, data: Any, sources: Mapping[str, Source]) -> None:
+        self.data, self._sources = data, sources
         self.replays = any(source.replays for source in sources.values())
         self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
 
@@ -35,7 +31,8 @@ class Together(Source):
             self._passes = dict.fromkeys(self._sources, 0)
         state: dict[str, Any] = {"loaders": {}}
         opened = {name: self._open(name, 0, state) for name in self._sources}
-        length = combined_length([each.length for each in opened.values()], self._combine)
+        lengths = [each.length for each in opened.values() if each.length is not None]
+        length = max(lengths) if len(lengths) == len(opened) else None
         return Opened(self._batches(state, {name: each.batches for name, each in opened.items()}, 0), length, state)
 
     def _open(self, name: str, first: int, state: dict[str, Any]) -> Opened:
@@ -66,7 +63,7 @@ class Together(Source):
                 raise without_batch(ended[0])
             # All are over once each was read to its end in this epoch, perhaps in a pass before this one.
             is_over = all(name in ended or loaders[name]["first"] > 0 for name in iterators)
-            if ended and (self._combine == "shortest" or is_over):
+            if ended and is_over:
                 return
             for name in ended:
                 iterators[name] = self._open(name, number, state).batches

@@ -1,8 +1,7 @@
-"""How many batches an epoch has: at most a number, or a share of what the data has, of one loader or of several."""
+"""How many batches an epoch has: at most a number, or a share of what the data has."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 from graphtrain.errors import DataError
@@ -29,15 +28,3 @@ def most_batches(limit: float | None, length: int | None) -> int | None:
     if not batches and length:
         raise DataError(f"next_batch.limit = {limit} of {length} batches is none", hint)
     return batches
-
-
-def combined_length(lengths: Sequence[int | None], combine: str) -> int | None:
-    """The batches of an epoch of loaders with these numbers of batches; None if not known.
-
-    >>> combined_length([3, 5], "cycle"), combined_length([3, 5], "shortest"), combined_length([3, None], "cycle")
-    (5, 3, None)
-    """
-    known = [length for length in lengths if length is not None]
-    if len(known) < len(lengths):
-        return None
-    return min(known) if combine == "shortest" else max(known)

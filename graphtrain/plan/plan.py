@@ -6,15 +6,16 @@ Checks analyse a plan, binding adds resources to it, and save points follow from
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.graph.elements import END, GraphData, Node, Problem
-from graphtrain.kind import Read
-from graphtrain.kind.declaration import FROM
+from graphtrain.kind import FunctionRecord, Read
+from graphtrain.kind.declaration import FROM, LEFT_OUT
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.syntax import Expression
@@ -51,29 +52,27 @@ class PlanNode:
         can_be_skipped: True if a visit may do nothing because the trigger is not due.
     """
 
-    exits: tuple[Exit, ...] = ()
-
     def __init__(self, scope: Scope, node: Node) -> None:
         kind, body = scope.kinds[node.name], scope.bodies.get(node.name)
         assert kind is not None, "checked before"
         self.scope, self.node, self.kind, self.body = scope, node, kind, body
-        self.path = f"{scope.path}{node.name}"
+        self.path, self.exits = f"{scope.path}{node.name}", list[Exit]()
         self.parameters: Mapping[str, Any] = MappingProxyType(
             {
                 name: parameter.coerce(node.parameters[name]) if name in node.parameters else parameter.default
                 for name, parameter in kind.parameters.items()
             }
         )
-        self.reads = tuple((read, scope.read_by(node, read.name)) for read in kind.reads)
-        self.setup_reads = tuple((read, scope.read_by(node, read.name)) for read in kind.setup_reads or ())
-        self.expressions = {name: scope.parameter(node, name) for name in scope.expressions(node)}
+        self.reads = [(read, scope.read_by(node, read.name)) for read in kind.reads]
+        self.setup_reads = [(read, scope.read_by(node, read.name)) for read in kind.setup_reads or ()]
+        self.expressions = scope.expressions(node)
         written_data = [
             (read, ref) for read, ref in self.setup_reads if "written batches" in read.holds and ref.kind == "slot"
         ]
-        self.set_up_with = tuple(pair for pair in self.setup_reads if pair not in written_data)
-        self.data = tuple(resources_of(ref for read, ref in self.setup_reads if "batches" in read.holds))
+        self.set_up_with = [pair for pair in self.setup_reads if pair not in written_data]
+        self.data = tuple(resources_of([ref for read, ref in self.setup_reads if "batches" in read.holds]))
         optional = body.graph.optional if body is not None else kind.optional
-        self.optional = tuple(scope.read_by(node, slot) for slot in optional)
+        self.optional = [scope.read_by(node, slot) for slot in optional]
         evaluated = [(Read(name), ref) for name, ref in self.expressions.items()]
         self.visit_reads = (*self.reads, *written_data, *evaluated)
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
@@ -81,20 +80,24 @@ class PlanNode:
         self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
         self.kills: frozenset[str] = _forgotten(scope) if kind.has_effect("forget") else frozenset()
         self.optimizers = optimizers_of(scope, node, "optimizer")
-        self.actions = tuple(
+        self.actions = [
             PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)
             for action in kind.actions
             if action.effect in ON_GRADIENTS
-        )
-        self.trigger, self.start = _trigger(self.parameters, kind.trigger), _trigger(self.parameters, FROM)
-        self.triggers = tuple(trigger for trigger in (self.trigger, self.start) if trigger is not None)
-        self.extra_due_fields = kind.due_fields(self.parameters)
+        ]
+        self.trigger: Trigger | None = self.parameters.get(kind.trigger or "")
+        self.start: Trigger | None = self.parameters.get(FROM)
+        self.triggers = [trigger for trigger in (self.trigger, self.start) if trigger is not None]
+        also = kind.extra_due_fields.items()
+        self.extra_due_fields = [field for field, name in also if self.parameters[name] not in LEFT_OUT]
         self.is_never_due = self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
         self.can_be_skipped = kind.trigger == "every" and self.trigger is not None
 
     def new_instance(self) -> Any:
         """An instance of its kind, with its parameters."""
-        instance = self.kind.new_instance()
+        kind = self.kind
+        instance = kind.implementation() if inspect.isclass(kind.implementation) else FunctionRecord()
+        kind.reset(instance, whole=True)
         for name, value in self.parameters.items():
             setattr(instance, name, value)
         return instance
@@ -157,14 +160,12 @@ class Plan:
         self.nodes = [PlanNode(scope, node) for scope in self.scopes.values() for node in scope.graph.nodes.values()]
         self.by_path: Mapping[str, PlanNode] = MappingProxyType({plan_node.path: plan_node for plan_node in self.nodes})
         for plan_node in self.nodes:
-            plan_node.exits = tuple(self._exits(plan_node))
+            scope = plan_node.scope
+            for edge in scope.graph.edges[plan_node.node.name]:
+                target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
+                guard = None if edge.when is None else scope.guards[edge.when]
+                plan_node.exits.append(Exit(target, edge.when, guard))
         self._add_opened()
-
-    def _exits(self, plan_node: PlanNode) -> Iterator[Exit]:
-        scope = plan_node.scope
-        for edge in scope.graph.edges[plan_node.node.name]:
-            target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
-            yield Exit(target, edge.when, None if edge.when is None else scope.guards[edge.when])
 
     def _add_opened(self) -> None:
         """Note for each node the windows that it opens, by its actions on the optimizers of a counter."""
@@ -191,8 +192,9 @@ class Plan:
     def due_by(self, plan_node: PlanNode) -> list[Ref]:
         """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""
         terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
-        counts = [Ref("field", owner.path, field_name) for owner, field_name, _ in terms]
-        return [*counts, *(Ref("field", plan_node.path, field_name) for field_name in plan_node.extra_due_fields)]
+        counted = [(owner.path, name) for owner, name, _ in terms]
+        own = [(plan_node.path, name) for name in plan_node.extra_due_fields]
+        return [Ref("field", path, name) for path, name in (*counted, *own)]
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
@@ -207,12 +209,7 @@ class Plan:
             for each in nodes:
                 refs += each.expressions.values()
                 refs += [scope.resolve(text) for name, text in each.node.reads.items() if name not in each.expressions]
-        return frozenset((leaf.path, leaf.name) for ref in refs for leaf in ref.leaves() if leaf.kind == "field")
-
-
-def _trigger(parameters: Mapping[str, Any], name: str | None) -> Trigger | None:
-    value = parameters.get(name or "")
-    return value if isinstance(value, Trigger) else None
+        return frozenset({(leaf.path, leaf.name) for ref in refs for leaf in ref.leaves() if leaf.kind == "field"})
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:

@@ -62,29 +62,25 @@ class Ref:
         assert self.scope is not None, "it is an expression"
         return expand(self.scope.parse(self.text), self.scope.guards)
 
-    def reads(self) -> Iterator[Ref]:
-        """What a list or an expression reads."""
-        return self.scope.read_in(self.expression) if self.scope is not None else iter(self.parts)
-
     def leaves(self) -> Iterator[Ref]:
         """The reference itself; or the slots, fields and resources in a list or an expression, at any depth."""
         if self.kind not in ("list", "expression"):
             yield self
-        for inner in self.reads():
+        for inner in self.parts if self.scope is None else self.scope.read_in(self.expression):
             yield from inner.leaves()
 
     def __str__(self) -> str:
         return ".".join(filter(None, (self.path, self.name)))
 
 
-def slots_of(refs: Iterable[Ref]) -> Iterator[str]:
+def slots_of(refs: Iterable[Ref]) -> list[str]:
     """The paths of the slots among some references."""
-    return (leaf.path for ref in refs for leaf in ref.leaves() if leaf.kind == "slot")
+    return [leaf.path for ref in refs for leaf in ref.leaves() if leaf.kind == "slot"]
 
 
-def resources_of(refs: Iterable[Ref]) -> Iterator[str]:
+def resources_of(refs: Iterable[Ref]) -> list[str]:
     """The names of the resources among some references."""
-    return (leaf.name for ref in refs for leaf in ref.leaves() if leaf.kind == "resource")
+    return [leaf.name for ref in refs for leaf in ref.leaves() if leaf.kind == "resource"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,8 +114,10 @@ class Scope:
 
         A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
         """
-        bodies = (scope.outer_node for scope in self.around if not trains(scope.graph))
-        return next((node.name for node in bodies if node is not None), None)
+        for scope in self.around:
+            if scope.outer_node is not None and not trains(scope.graph):
+                return scope.outer_node.name
+        return None
 
     @functools.cached_property
     def bodies(self) -> dict[str, Scope]:
@@ -138,27 +136,16 @@ class Scope:
         return {slot for node in self.graph.nodes.values() for slot in self.written_by(node)}
 
     @functools.cached_property
-    def slots(self) -> set[str]:
-        """The slots that some node writes or reads, those of enclosing graphs included."""
-        around = self.outer.slots if self.outer is not None else set()
-        return self.written | self.read | around
-
-    @functools.cached_property
     def read(self) -> set[str]:
         """The slots that nodes read, those of graphs inside included unless they are written there."""
         names: set[str] = set()
         for node in self.graph.nodes.values():
             kind, body = self.kinds[node.name], self.bodies.get(node.name)
             slots = body.read - body.written if body is not None else kind.slots if kind is not None else ()
-            for target in (*node.reads.values(), *(self.named_by(node, slot) for slot in slots)):
+            for target in (*node.reads.values(), *[self.named_by(node, slot) for slot in slots]):
                 for text in (target,) if isinstance(target, str) else target:
                     names |= _slots_in(self, text)
         return names
-
-    @property
-    def has_unknown_kind(self) -> bool:
-        """True if there is a node here or in a graph around whose kind is not known: it might write any slot."""
-        return None in self.kinds.values() or (self.outer is not None and self.outer.has_unknown_kind)
 
     def parse(self, text: str) -> Expression:
         """The expression of a text in this graph, as read by `language.syntax.parse`."""
@@ -177,8 +164,8 @@ class Scope:
         found = self.inside(path)
         if found is not None:
             scope, node = found
-            if name in scope.expressions(node):
-                return scope.parameter(node, name)
+            if name in node.reads and (expression := scope.expressions(node).get(name)) is not None:
+                return expression
         return Ref("field", f"{self.path}{path}", name)
 
     @functools.cached_property
@@ -196,19 +183,16 @@ class Scope:
         """True for a graph that trains and counts it: steps and epochs in it are those of its own clock."""
         return self.steps and not {"steps", "epochs"}.isdisjoint(self.graph.units)
 
-    def expressions(self, node: Node) -> list[str]:
+    def expressions(self, node: Node) -> dict[str, Ref]:
         """The parameters of a node that are read, instead of having a value."""
-        kind = self.kinds[node.name]
+        kind, path = self.kinds[node.name], f"{self.path}{node.name}"
         if kind is None or node.body is not None:
-            return []
-        return [name for name in node.reads if name in kind.parameters and name not in kind.slots]
-
-    def parameter(self, node: Node, name: str) -> Ref:
-        """The expression of a parameter that is read."""
-        kind, text = self.kinds[node.name], node.reads[name]
-        assert kind is not None and isinstance(text, str), "checked before"
-        reader, parameter = f"{self.path}{node.name}.{name}", kind.parameters[name]
-        return Ref("expression", self.path, reader, text=text, scope=self, parameter=parameter)
+            return {}
+        return {
+            name: Ref("expression", self.path, f"{path}.{name}", (), str(text), self, kind.parameters[name])
+            for name, text in node.reads.items()
+            if name in kind.parameters and name not in kind.slots
+        }
 
     def read_in(self, expression: Expression) -> Iterator[Ref]:
         """What the names in an expression mean, with its guards expanded."""
@@ -270,7 +254,7 @@ class Scope:
         """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
         kind = self.kinds[node.name]
         declared = outputs_of(node.body) if node.body is not None else kind.writes if kind is not None else ()
-        return (*(node.writes.get(slot, slot) for slot in declared), *self.returned_by(node).values())
+        return (*[node.writes.get(slot, slot) for slot in declared], *self.returned_by(node).values())
 
     def returned_by(self, node: Node) -> dict[str, str]:
         """The slots that the step function of a node returns: its name for each -> the name of the slot here."""
@@ -280,14 +264,10 @@ class Scope:
         return {name: slot for name, slot in node.writes.items() if name not in kind.writes}
 
     @functools.cached_property
-    def guards_as_written(self) -> dict[str, Expression]:
-        """The guards, in which others may be named; they must be sound."""
-        return {name: self.parse(text) for name, text in self.graph.guards.items()}
-
-    @functools.cached_property
     def guards(self) -> dict[str, Expression]:
         """The guards, with those that they name expanded; they must be sound."""
-        return {name: expand(each, self.guards_as_written) for name, each in self.guards_as_written.items()}
+        written = {name: self.parse(text) for name, text in self.graph.guards.items()}
+        return {name: expand(expression, written) for name, expression in written.items()}
 
     def problem(
         self,

@@ -142,7 +142,7 @@ class Slots:
         """The slots that a resume at each point reads later; it sets up the nodes of the bodies around again."""
 
         def slots_in(reads: Sequence[tuple[Read, Ref]]) -> set[str]:
-            return {*slots_of(ref for read, ref in reads if read.required or optional)}
+            return {*slots_of([ref for read, ref in reads if read.required or optional])}
 
         bodies = {path: slots_in(self._set_up_with(scope)) for path, scope in self._plan.scopes.items() if path}
         read, overwritten = {}, {}

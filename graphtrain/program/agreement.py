@@ -275,10 +275,7 @@ class Agreement:
             is_lost = isinstance(error, LostRankError) or any(word in lost for word in _LOST_CONNECTION)
             if isinstance(error, GraphtrainError) or not is_lost:
                 raise
-        self._lost(lost)
-
-    def _lost(self, why: str) -> NoReturn:
-        """Raise an error with what is known about a rank that does not take part."""
+        # What is known about a rank that does not take part.
         for _ in range(_GRACE_ATTEMPTS):
             missing = self.ranks.ended()  # read first: a rank reports its failure before it ends
             if failure := failure_of(self.ranks, 0.0 if missing else _GRACE_SECONDS / _GRACE_ATTEMPTS):
@@ -293,7 +290,7 @@ class Agreement:
                 missing = [rank for rank in others if self.ranks.read(f"late/{rank}", 1.0) is None]
             except LostRankError:  # the rank with the store is gone
                 missing = [0]
-        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {why.splitlines()[0]}"
+        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {lost.splitlines()[0]}"
         raise RankFailedError(
             f"{who}; the others wait {self.place()}",
             "see what it printed last: a process that ends without a message was killed, often because memory ran out; "

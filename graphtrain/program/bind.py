@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
-from graphtrain.data.loaders import are_loaders
+from graphtrain.data.loaders import by_name
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
 from graphtrain.kind import Read
@@ -57,11 +57,7 @@ class ProgramNode:
         self.fields = self.arguments = vars(instance)
 
     def check_fields(self) -> None:
-        """Raise if the instance has another dictionary, unknown to the code that reads its fields.
-
-        Raises:
-            UsageError: the kind replaced it.
-        """
+        """Raise if the kind has replaced the dictionary of the instance: what reads its fields has the former one."""
         if vars(self.instance) is not self.fields:
             raise UsageError(
                 f"{self.path}: the kind `{self.kind.name}` replaced its `__dict__`, in which its fields are read",
@@ -153,8 +149,12 @@ class Program:
                 node = ProgramNode(plan_node, len(self.nodes), new_instance(plan_node))
                 self.nodes.append(node)
                 self.by_path[node.path] = node
-                node.bypassed = self._has_no_work(node)
+                lacking = [name for name in resources_of(plan_node.optional) if self.resources.get(name) is None]
+                is_idle = node.kind.is_idle(node.parameters, plan_node.expressions)
+                node.bypassed = is_idle or bool(lacking)
                 node.body = None if node.bypassed else plan_node.body
+                if lacking and not is_idle and lacking[0] not in PROVIDED and plan_node.body is not None:
+                    self.absent.append(f"no `{lacking[0]}`, so `{node.path}` does not run")
         self.clocks: dict[Scope, dict[str, Clock]] = {}
         for scope in self.scopes.values():
             counters = {unit: counter_of(scope, unit) for unit in scope.graph.units}
@@ -178,14 +178,6 @@ class Program:
     def nodes_around(self, scope: Scope) -> list[ProgramNode]:
         """The nodes in whose bodies a graph is, the outermost first."""
         return [self.by_path[each.path.removesuffix("/")] for each in scope.around[1:]]
-
-    def _has_no_work(self, node: ProgramNode) -> bool:
-        if node.kind.is_idle(node.parameters, node.plan_node.expressions):
-            return True
-        lacking = [name for name in resources_of(node.plan_node.optional) if self.resources.get(name) is None]
-        if lacking and lacking[0] not in PROVIDED and node.plan_node.body is not None:
-            self.absent.append(f"no `{lacking[0]}`, so `{node.path}` does not run")
-        return bool(lacking)
 
     # ---- names
 
@@ -286,11 +278,9 @@ class Program:
 
     def _without_batches(self) -> Iterator[Problem]:
         """A problem for each mapping or data set where batches are read."""
-        fetched = [(node, name) for node in self.nodes for name in node.plan_node.data]
-        for node, name in fetched:
-            data: Any = self.resources.get(name)
-            parts = {f"{name}[{key!r}]": data[key] for key in data} if are_loaders(data) else {name: data}
-            for label, part in parts.items():
+        for node in self.nodes:
+            given = {name: self.resources.get(name) for name in node.plan_node.data}
+            for label, part in by_name(given, given):
                 gives, hint = "", ""
                 if isinstance(part, Mapping):
                     gives, hint = "its keys", "supply one of its values, or a Loader over TensorDataset(*data.values())"
@@ -332,9 +322,9 @@ class Program:
             if not node.kind.observer or (goes_back and "checkpoints" in node.asks_for)
         ]
         readers = {
-            f"the guard `{scope.path}{name}`": [*scope.read_in(guard)]
+            f"the guard `{scope.path}{name}`": [*scope.read_in(scope.parse(text))]
             for scope in self.scopes.values()
-            for name, guard in scope.guards_as_written.items()
+            for name, text in scope.graph.guards.items()
         }
         readers |= {f"`{ref.name}`": [ref] for node in acting for ref in node.plan_node.expressions.values()}
         timed += [reader for reader, refs in readers.items() if any(map(self._is_timed, refs))]

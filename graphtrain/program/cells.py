@@ -129,11 +129,7 @@ class Cells:
         return compile_guard(expression, functools.partial(self.named, scope))
 
     def expression(self, ref: Ref) -> Get:
-        """A call that returns the value of an expression, converted for its parameter.
-
-        Raises:
-            ExpressionError: when called: it raises, or has a value that the parameter cannot have.
-        """
+        """A call that returns the value of an expression, converted for its parameter, or raises an ExpressionError."""
         scope = self._program.scopes.get(ref.path)
         if scope is None:  # of a node in a bypassed body
             path, _, name = ref.name.rpartition(".")
@@ -183,16 +179,10 @@ class Cells:
 
 
 def evaluated(ref: Ref, read: Get) -> Get:
-    """A call that returns the value of an expression.
+    """A call that returns the value of an expression, which `read` returns, if it fits its parameter.
 
     A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.coerce` decides
     about the rest.
-
-    Arguments:
-        read: returns the value of the expression.
-
-    Raises:
-        ExpressionError: when called.
     """
     name, text, parameter = ref.name, ref.text, ref.parameter
     annotation = parameter.annotation if parameter is not None else None

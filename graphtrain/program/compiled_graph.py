@@ -161,11 +161,7 @@ class CompiledGraph:
         return node.index
 
     def release(self, kept: Collection[ProgramNode] = ()) -> None:
-        """Let nodes release what they can start again, such as the worker processes of a loader.
-
-        Arguments:
-            kept: nodes, also of another graph, whose objects are still used. Default: none.
-        """
+        """Let nodes release what they can start again, such as the workers of a loader; but no object of those kept."""
         objects = {id(node.instance) for node in kept}
         for node in self.program.nodes:
             if node.kind.has("release") and not node.bypassed and id(node.instance) not in objects:

@@ -20,11 +20,7 @@ def counters_of(program: Program) -> list[tuple[ProgramNode, Field]]:
 
 @final
 class GradientWindows:
-    """The counters of the windows of one program.
-
-    Arguments:
-        rounds: those of several ranks. Default: there is one process.
-    """
+    """The counters of the windows of one program; several ranks have `rounds`."""
 
     def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
         self._program, self._cells, self._rounds = program, cells, rounds
@@ -78,19 +74,15 @@ class GradientWindows:
         return act
 
     def _counted(self, node: ProgramNode, act: Act, counter: ProgramNode, field: Field, *, opens: bool) -> Act:
-        """The call of a node, whose backward pass is counted; it may open a window, whose size is determined then.
-
-        Arguments:
-            opens: True if it always does.
-        """
+        """The call of a node, whose backward pass is counted; the one that `opens` a window determines its size."""
         fields, count, window = counter.fields, field.name, str(field.window)
-        amount = self._rounds.amount(node) if self._rounds is not None else lambda: 1
+        amount = self._rounds.amount(node) if self._rounds is not None else None  # one: a call less in every batch
         size = self._next_size(counter, field) if field.window is not None and field.target is not None else None
 
         def act_and_count() -> None:
             if size is not None and (opens or not fields[count]):
                 fields[window] = size()
             act()
-            fields[count] += amount()
+            fields[count] += 1 if amount is None else amount()
 
         return act_and_count

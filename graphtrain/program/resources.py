@@ -80,11 +80,7 @@ class StepOutputs:
         return self.take(self.step(model, batch))
 
     def take(self, result: Any) -> Any:
-        """The rest of a result once its slots are written; None for None, which the node checks.
-
-        Raises:
-            UsageError: a slot has no value.
-        """
+        """The rest of a result once its slots are written; None for None, which the node checks."""
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
             return self.take(result[0]), result[1]
         if result is None:
@@ -123,7 +119,16 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
         UsageError: a resource has a name that the engine supplies, or does not fit its name, or a step function cannot
             be called with a model and a batch.
     """
-    _refuse_types(resources)
+    for name, method, expected in (
+        ("model", "named_modules", "a torch.nn.Module"),
+        ("optimizer", "step", "an optimizer, or a list of them"),
+        ("scheduler", "step", "a scheduler, or a list of them"),
+    ):
+        supplied = resources.get(name)
+        for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
+            if value is not None and (isinstance(value, type) or not hasattr(value, method)):
+                got = f"the class {value.__name__}, not an object" if isinstance(value, type) else described(value)
+                raise UsageError(f"`{name}` must be {expected}; got {got}")
     if taken := sorted(set(PROVIDED) & set(resources)):
         raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
     objects = resources.get("metric_objects")
@@ -144,27 +149,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     return prepared
 
 
-def _refuse_types(resources: Mapping[str, Any]) -> None:
-    """Raise for a class instead of an instance, and for a value that does not fit its name."""
-    for name, method, expected in (
-        ("model", "named_modules", "a torch.nn.Module"),
-        ("optimizer", "step", "an optimizer, or a list of them"),
-        ("scheduler", "step", "a scheduler, or a list of them"),
-    ):
-        supplied = resources.get(name)
-        for value in supplied if isinstance(supplied, list | tuple) and name != "model" else [supplied]:
-            if isinstance(value, type):
-                raise UsageError(f"`{name}` must be {expected}; got the class {value.__name__}", "make an object of it")
-            if value is not None and not hasattr(value, method):
-                raise UsageError(f"`{name}` must be {expected}; got {described(value)}")
-
-
 def _metric_objects(objects: Any) -> Iterable[Any]:
-    """The metric objects of a run.
-
-    Raises:
-        UsageError: they are no mapping of objects with `update`, `compute` and `reset`, or one has two names.
-    """
+    """The metric objects of a run: a mapping of objects with `update`, `compute` and `reset`, each with one name."""
     if not isinstance(objects, Mapping) or not all(isinstance(name, str) for name in objects):
         hint = 'give each object a name, as in metric_objects={"val/f1": F1Score(...)}'
         raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)

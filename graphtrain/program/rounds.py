@@ -40,12 +40,7 @@ def then(first: Act, second: Act) -> Act:
 
 @final
 class Rounds:
-    """Compiles what depends on the round, for the nodes of one program.
-
-    Arguments:
-        agreement: that with the other ranks.
-        call_of: a call without arguments of a function with what a node reads.
-    """
+    """Compiles what depends on the round, for nodes; `call_of` calls a function with what a node reads."""
 
     def __init__(
         self, program: Program, agreement: Agreement, call_of: Callable[[Callable[..., Any], ProgramNode], Act]

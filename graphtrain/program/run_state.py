@@ -32,8 +32,6 @@ Section = Mapping[str, Any]
 RunState = Mapping[str, Section]
 """The state of a run at one position: section -> name -> state."""
 
-_OF_ANOTHER_DEVICE = "the random generator of the device {} is not saved: draw random numbers on the CPU"
-
 
 class Exemptions(NamedTuple):
     """The state that is not restored as it was saved.
@@ -232,7 +230,10 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
-        *([] if device in ("cpu", *DEVICES) else [_OF_ANOTHER_DEVICE.format(device)]),
+        *[
+            f"the random generator of the device {device} is not saved: draw random numbers on the CPU"
+            for _ in {device} - {"cpu", *DEVICES}
+        ],
     ]
     return changed.section
 

@@ -183,11 +183,7 @@ class StatefulObjects:
         return value if self.writer is None or type(value) in CONSTANTS else self.writer.pack(value, path)
 
     def decoded(self, value: Any) -> Any:
-        """A value in transit.
-
-        Raises:
-            CheckpointError: it refers to something that does not exist.
-        """
+        """A value in transit; CheckpointError if it refers to something that does not exist."""
         if not isinstance(value, Encoded):
             return value
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"

@@ -111,11 +111,7 @@ def reached(terms: Sequence[CountedTerm]) -> Due:
 
 
 def set_triggers(program: Program, *, counts: bool = True) -> None:
-    """Give the nodes of a program their triggers.
-
-    Arguments:
-        counts: False makes none of them due by an amount. Default: True.
-    """
+    """Give the nodes of a program their triggers; without `counts`, none is due by an amount."""
 
     def terms(node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
         return [(program.clocks[node.scope][term.base.unit], term) for term in trigger.terms] if counts else []

@@ -119,8 +119,7 @@ def _batches_in_epoch(source: PlanNode, data: Any) -> int:
     known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
     if len(known) < len(lengths):
         raise _unknown("the data has no length", "give the data a `__len__`, or compute the number in `setup`")
-    combine = source.parameters.get("combine")
-    return sum(known) if combine == "in_turn" else min(known) if combine == "shortest" else max(known)
+    return max(known)
 
 
 @final

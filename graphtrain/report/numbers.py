@@ -38,21 +38,13 @@ def counted(value: float) -> str:
 def scaled(value: float) -> str:
     """A number of three digits with the prefix of its thousands.
 
-    >>> scaled(0.347), scaled(8.1249), scaled(812), scaled(26_000), scaled(1_240_000), scaled(999.7)
-    ('0.347', '8.12', '812', '26.0 k', '1.24 M', '1.00 k')
-    >>> scaled(0), scaled(float("inf")), scaled(1e30)
-    ('0', 'inf', '1e+30')
+    >>> scaled(0.347), scaled(8.1249), scaled(812), scaled(26_000), scaled(1_240_000), scaled(999.7), scaled(0)
+    ('0.347', '8.12', '812', '26.0 k', '1.24 M', '1.00 k', '0')
     """
-    if value == 0 or not math.isfinite(value):
-        return f"{value:.0f}"
-    size = abs(value)
-    if size < 0.001 or size >= 999.5e18:
-        return f"{value:.3g}"
     power = 0
-    while size >= 999.5:
-        size, value, power = size / 1000, value / 1000, power + 1
-    places = 3 if size < 0.9995 else 2 if size < 9.995 else 1 if size < 99.95 else 0
-    return f"{value:.{places}f} {_THOUSANDS[power]}".rstrip()
+    while abs(value) >= 999.5 and power < len(_THOUSANDS) - 1:
+        value, power = value / 1000, power + 1
+    return f"{f'{value:#.3g}'.rstrip('.') if value else 0} {_THOUSANDS[power]}".rstrip()
 
 
 def rate(per_second: float, unit: str = "") -> str:
@@ -97,10 +89,7 @@ def metric(value: float) -> str:
     """
     if math.isfinite(value) and 1e4 <= abs(value) < 1e6:
         return f"{value:.0f}"
-    try:
-        return f"{value:.4g}"
-    except OverflowError:  # an integer beyond every float
-        return "inf" if value > 0 else "-inf"
+    return f"{value:.4g}"
 
 
 def share(part: float) -> str:

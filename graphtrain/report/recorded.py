@@ -100,23 +100,21 @@ class Recorded(ABC):
             UsageError: matplotlib is not installed, there are no such metrics, or none yet.
         """
         try:
-            from graphtrain.report.figure import curves_of, figure_of
+            from graphtrain.report.figure import figure_of
         except ImportError as error:
             why = f"a plot needs matplotlib, which cannot be imported: {error}"
             raise UsageError(why, "pip install matplotlib") from error
         if x not in ("step", "epoch"):
             raise UsageError(f'plot: x: expected "step" or "epoch"; got {x!r}')
         rows = self.metrics
-        curves = curves_of(rows, self._clocks, x)
-        known = {curve.name for curve in curves}
+        known = {name for row in rows for name in row} - {"step", "epoch", *self._clocks}
         wanted = known if names is None else {names} if isinstance(names, str) else {*names}
         for name in sorted(wanted - known):
             raise UsageError(f"there is no metric `{name}`", suggestion(name, known))
-        curves = [curve for curve in curves if curve.name in wanted]
-        if not curves:
+        if not wanted:
             raise UsageError("there are no metrics to plot yet", "`log.every` and the end of an epoch record them")
         drawn = ({name: value for name, value in row.items() if name in {"step", *wanted}} for row in rows)
-        return figure_of(curves, x, not_finite_since(drawn))
+        return figure_of(rows, wanted, x, self._clocks, not_finite_since(drawn))
 
 
 def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:

@@ -13,7 +13,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.report.logger import Logger as Logger
-from graphtrain.report.logger import RunLogger, Shown
+from graphtrain.report.logger import Loggers, Shown
 from graphtrain.report.values import (
     REDUCTIONS,
     ROW_POSITION,
@@ -21,15 +21,12 @@ from graphtrain.report.values import (
     as_number,
     as_numbers,
     check_metric,
-    check_names,
     detached,
 )
 
 Place = float | list[float]
 Sums = dict[str, list[Any]]
 """Name -> the sum of value * samples, and the sum of samples; or the reduced value, and the reduction."""
-
-_MEAN, _TOTAL = "mean", "total"  # a total is divided as a mean is
 
 # Values stay on their device until a mean is read, but at most this many: a run that never reads one stays small.
 _MOST_WAITING = 1024
@@ -63,12 +60,7 @@ class Means:
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
 
-    def add(
-        self,
-        values: Mapping[str, Any] | torch.Tensor,
-        samples: Any,
-        sums: Collection[str] = (),
-    ) -> None:
+    def add(self, values: Mapping[str, Any] | torch.Tensor, samples: Any, sums: Collection[str] = ()) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
 
         Arguments:
@@ -91,12 +83,9 @@ class Means:
         return means
 
     def peek(self, horizon: str) -> dict[str, float]:
-        """The means since this horizon was last taken."""
+        """The means, or other reductions, of all ranks since this horizon was last taken."""
         self.settle()
-        return self._means_of(self._sums.get(horizon, {}))
-
-    def _means_of(self, sums: Sums) -> dict[str, float]:
-        """The means, or other reductions, of all ranks."""
+        sums = self._sums.get(horizon, {})
         whole = added(self._gather(sums)) if self._gather is not None else sums
         return {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
 
@@ -107,26 +96,23 @@ class Means:
 
     def settle(self) -> None:
         """Update the sums: one transfer for all tensors that are still on the device."""
-        entries: list[tuple[str, Any, Any, str]] = []
+        entries: list[tuple[str, Any, Any, str]] = []  # a total is divided as a mean is
         for values, samples, summed in self._waiting:
             if isinstance(values, torch.Tensor):
-                entries.append(("loss", values, samples, _TOTAL if "loss" in summed else _MEAN))
-                continue
+                values = {"loss": values}
             for name, value in values.items():
                 if isinstance(value, Reduced):
                     entries.append((name, value.value, samples, value.how))
                 else:
-                    entries.append((name, value, samples, _TOTAL if name in summed else _MEAN))
+                    entries.append((name, value, samples, "total" if name in summed else "mean"))
         self._waiting.clear()
         numbers = as_numbers([value for _, value, _, _ in entries])
-        weights = [samples for _, _, samples, _ in entries]
-        if any(isinstance(samples, torch.Tensor) for samples in weights):
-            weights = as_numbers(weights)
+        weights = as_numbers([0.0 if how in REDUCTIONS else samples for _, _, samples, how in entries])
         for (name, _, _, how), number, weight in zip(entries, numbers, weights, strict=True):
             if how in REDUCTIONS:
                 part = [number, how]
             elif weight:
-                part = [number if how == _TOTAL else number * weight, weight]
+                part = [number if how == "total" else number * weight, weight]
             else:  # a mean over nothing is not a number
                 continue
             for sums in self._sums.values():
@@ -151,9 +137,8 @@ class Means:
 
 def _is_loss_finite(values: Any) -> bool:
     """False for values, as `Means.add` takes them, with a loss that is infinite or NaN."""
-    if isinstance(values, torch.Tensor):
-        return math.isfinite(values)
-    losses = [value for name, value in values.items() if name.rpartition("/")[2] == "loss"]
+    named = {"loss": values} if isinstance(values, torch.Tensor) else values
+    losses = [value for name, value in named.items() if name.rpartition("/")[2] == "loss"]
     return all(math.isfinite(loss.value if isinstance(loss, Reduced) else loss) for loss in losses)
 
 
@@ -260,7 +245,6 @@ class Recorder:
         """
         for name, value in values.items():
             check_metric(name, value, "a row of metrics was given")
-        check_names(values, "a row of metrics was given")
         row = self._row(values)
         step = int(row["step"])
         self.rows.append(dict(row))
@@ -277,9 +261,9 @@ class Recorder:
         """
         step, _ = self._position()
         for logger in self.loggers:
-            if isinstance(logger, RunLogger):
+            if isinstance(logger, Loggers):
                 for name, value in values.items():
-                    logger.show(name, value, int(step))
+                    logger.call("show", name, value, int(step))
 
     def latest_of(self, split: str) -> dict[str, float]:
         """The last value of every metric of a split, by its name there.

@@ -84,16 +84,6 @@ class Snapshot:
         """True if an amount that ends the run is reached."""
         return self.done is not None and self.done >= 1
 
-    @property
-    def shares(self) -> dict[str, float]:
-        """The share of host time that each activity took, 0 to 1; they add up to 1.
-
-        >>> Snapshot("running", "fit", "step", seconds={"data": 1.0, "train": 3.0}).shares
-        {'data': 0.25, 'train': 0.75}
-        """
-        total = sum(self.seconds.values())
-        return {name: value / total for name, value in self.seconds.items() if value} if total else {}
-
     def as_plain(self) -> dict[str, Any]:
         """This snapshot as plain JSON data; NaN and infinities are the strings "nan", "inf" and "-inf".
 

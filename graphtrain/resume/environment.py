@@ -29,20 +29,12 @@ _SECONDS = 10  # timeout of git: a repository may be on a disk that does not ans
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """Code, data, versions and threads of this process, as plain data for a manifest and for the list of starts.
+    """Code, data, versions and threads of this process, as plain data for a manifest and for the list of starts."""
 
-    Attributes:
-        origin: the code, as `provenance` returns it.
-        data: name -> fingerprint.
-        environment: library versions, machine, threads, numeric flags and the seed.
-        about: plain data about the start of the run: the `command`, the `arguments` of its `setup` and which of them
-            were `given`, ...
-    """
-
-    origin: Mapping[str, Any]
-    data: Mapping[str, Any]
-    environment: Mapping[str, Any]
-    about: Mapping[str, Any]
+    origin: Mapping[str, Any]  # `code`: file -> hash; the `script`; the git `revision`
+    data: Mapping[str, Any]  # name -> fingerprint
+    environment: Mapping[str, Any]  # library versions, machine, threads, numeric flags and the seed
+    about: Mapping[str, Any]  # the `command`, the `arguments` of its `setup` and which of them were `given`, ...
 
     def changes(self, saved: Manifest) -> list[str]:
         """What the user has changed since a manifest was written, in words: code, arguments, data and the seed."""
@@ -63,8 +55,8 @@ class RunEnvironment:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
 
         Arguments:
-            others: other changes, in words. Default: none.
-            lost: state that was not saved or not restored, in words. Default: none.
+            others: other changes, in words.
+            lost: state that was not saved or not restored, in words.
         """
         # A field that only another version of graphtrain saves is no change.
         before, now = saved.environment, self.environment
@@ -124,14 +116,9 @@ def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 
 def provenance(script: Path | None = None) -> dict[str, Any]:
-    """The provenance of the loaded modules that belong to a script's project: its repository, or its folder.
+    """The loaded modules that belong to a script's project, its repository or its folder, with their hashes.
 
-    Arguments:
-        script: the program. Default: the file that Python was started with; in a notebook, the current folder.
-
-    Returns:
-        ``code``, file relative to the folder of the script -> the beginning of its hash; ``script``, the file that is
-        the program; ``revision``, the git commit.
+    Without a script, the program is the file that Python was started with; in a notebook, the current folder.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is None and main is not None and Path(main).is_file():

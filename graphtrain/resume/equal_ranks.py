@@ -29,11 +29,7 @@ def require_equal(
     *,
     begins: bool = True,
 ) -> None:
-    """Compare what the ranks begin with.
-
-    Arguments:
-        settings: other arguments of the trainer: its seed, the arguments of `setup`.
-        begins: False for resources added later, whose buffers may already differ between ranks.
+    """Compare what the ranks begin with; of resources added later, whose buffers may differ, `begins` is False.
 
     Raises:
         UsageError: they differ; raised on all ranks, with the first name that differs.
@@ -108,10 +104,6 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
     """Refuse models that exchange gradients by themselves, and those that would begin differently on each rank.
 
     The backward passes of models that `fully_shard` has sharded add up gradients; the agreement is told of them.
-
-    Raises:
-        UsageError: a model or a part of it is wrapped in `DistributedDataParallel`, `DataParallel` or
-            `FullyShardedDataParallel`; it is not sharded over all ranks; or it has an uninitialized parameter.
     """
     for path, tensor in _tensors(resources):
         if is_lazy(tensor):

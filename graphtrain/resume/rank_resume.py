@@ -37,11 +37,7 @@ from graphtrain.storage.state_files import Sections
 def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement) -> tuple[Checkpoint | None, str]:
     """The checkpoint to resume from, and a name for the run in this process; no checkpoint to begin.
 
-    All ranks take the one that rank 0 chooses, if all can read it.
-
-    Raises:
-        UsageError: the run directory holds a run, and `resume` is "never"; or there is no such checkpoint.
-        CheckpointError: the checkpoint that was named is not sound. An error on rank 0 is raised on all ranks.
+    All ranks take the one that rank 0 chooses, if all can read it. An error on rank 0 is raised on all ranks.
     """
     checkpoint: Checkpoint | None = None
 
@@ -82,10 +78,6 @@ def resized(
     checkpoint: Checkpoint, compiled: CompiledGraph, ranks: Ranks, seed: int, renaming: Renaming
 ) -> tuple[Checkpoint, str]:
     """A checkpoint for a rank, of another number of ranks than have written it; and what changes, in words.
-
-    Arguments:
-        seed: that of the run.
-        renaming: of nodes. The checkpoint returned has the saved names.
 
     Raises:
         CheckpointError: one process has saved it in the middle of a window or a batch.

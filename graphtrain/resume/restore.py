@@ -36,10 +36,6 @@ def graph_change(checkpoint: Checkpoint, now: EditableGraph, rename: Mapping[str
     Nodes take the progress saved under their names, present or former; if the fields of the kind differ, those that
     fit. A new trigger, or one with another unit, counts from here; any other counts from its last firing, so that a
     shorter interval that has already passed is due at once.
-
-    Raises:
-        UsageError: `rename` names no node.
-        CheckpointError: the saved graph cannot be read.
     """
     former = graph_of(checkpoint.path, checkpoint.manifest)
     paths = set(nodes_of(former))
@@ -76,40 +72,23 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
 
 @dataclass(frozen=True)
 class ResumeOptions:
-    """How a run is to be resumed.
-
-    Attributes:
-        resume: "auto", "never", or the name or path of a checkpoint.
-        from_setup: hyper-parameters that are taken as they are set up now, as a list, or as one text with commas.
-        from_saved: True keeps all others as they were saved.
-        rename: paths of nodes in the saved graph -> their paths now.
-        kept: path of a node -> its progress, instead of the saved one.
-    """
+    """How a run is to be resumed, as for `Trainer.run`."""
 
     resume: str | Path = "auto"
     from_setup: str | Iterable[str] = ()
     from_saved: bool = False
     rename: Mapping[str, str] | None = None
-    kept: Section = field(default_factory=dict)
+    kept: Section = field(default_factory=dict)  # path of a node -> its progress, instead of the saved one
 
 
 class Restored(NamedTuple):
-    """What is reported about a restored run.
+    """What is reported about a restored run; in words, but for the first two."""
 
-    Attributes:
-        decided: True if something was decided for this resume, so that the next one need not decide again: which
-            hyper-parameters to take, or which node is which.
-        is_other_graph: True if the graph differs from the saved one in a way that matters.
-        changes: of the graph, and of hyper-parameters with the decisions; in words.
-        lost: state that differs from what was saved, in words.
-        sampled: the data of which a sample was compared, in words.
-    """
-
-    decided: bool
-    is_other_graph: bool
-    changes: list[str]
-    lost: list[str]
-    sampled: str
+    decided: bool  # which hyper-parameters to take, or which node is which, so that the next resume need not decide
+    is_other_graph: bool  # in a way that matters
+    changes: list[str]  # of the graph, and of hyper-parameters with the decisions
+    lost: list[str]  # state that differs from what was saved
+    sampled: str  # the data of which a sample was compared
 
 
 def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
@@ -194,11 +173,7 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
 
 
 def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
-    """The hyper-parameters that differ, and the names of those that the user takes as they are set up now.
-
-    Raises:
-        UsageError: a difference is undecided, or a saved value cannot be used.
-    """
+    """The hyper-parameters that differ, and the names of those that the user takes as they are set up now."""
     now, manifest = run.hyper_parameters, checkpoint.manifest
     differences = now.differences(manifest.hyper_parameters, checkpoint.sections["resources"])
     texts = options.from_setup

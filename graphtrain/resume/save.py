@@ -32,17 +32,12 @@ _SLICE_SECONDS = 0.5
 
 
 class _Save(NamedTuple):
-    """A save under way.
-
-    Attributes:
-        writing: the thread that writes.
-        is_asked: True if a node requested it, and one may send the run back to it.
-    """
+    """A save under way."""
 
     part: RankSave
     writing: Future[SavedCheckpoint]
     policy: SavePolicy
-    is_asked: bool
+    is_asked: bool  # by a node, and one may send the run back to it
 
 
 @final
@@ -54,8 +49,6 @@ class CheckpointWriter:
     One checkpoint is written at a time, from one copy of the state; a further save waits for it.
 
     Arguments:
-        run: what is saved. The thread that writes posts to its requests once a checkpoint is written or has failed; a
-            failed save after which the run continues is reported to its notices.
         run_files: where checkpoints go. None: nothing is saved.
         written: called once a checkpoint is written and known, in the thread of the run.
 
@@ -80,11 +73,7 @@ class CheckpointWriter:
         self.returns = 0
 
     def check(self) -> None:
-        """Raise now for what could not be saved later.
-
-        Raises:
-            UnsaveableError: something cannot be encoded; its path is named.
-        """
+        """Raise an `UnsaveableError` now for what could not be saved later."""
         try:
             for tensors in split(capture(self._run)[0])[1]:
                 layout_of(tensors)
@@ -105,7 +94,6 @@ class CheckpointWriter:
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
-            CheckpointError: something can never be saved.
         """
         if self._run_files is None:
             return True
@@ -115,14 +103,14 @@ class CheckpointWriter:
         if not self._is_alone and (what := self._what_is_open()):
             return self._refuse(f"{what}, and several ranks save between two windows")
         # From here on all ranks have the requests of each.
-        if any(record["asked"] for record in self.world.synchronise("save")) and not loop.ended:
+        if [record for record in self.world.synchronise("save") if record["asked"]] and not loop.ended:
             return self._refuse("what a step function has asked for is granted where ranks synchronise next")
         try:
             with self._run.watch.measure("save"):
-                self._wait()
+                self.wait()
                 self._save = self._begin(self._run_files, policy, values, is_asked)
                 if policy.mode == "sync":
-                    self._wait()
+                    self.wait()
         except UnsaveableError as error:
             if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
@@ -142,29 +130,15 @@ class CheckpointWriter:
         return "a batch is in use" if compiled.has_batch(loop.position) else ""
 
     def settle(self) -> None:
-        """Complete the save under way, if it has been written.
-
-        Raises:
-            SaveFailedError: it could not be, and the policy is to stop.
-        """
+        """Complete the save under way, if it has been written."""
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
         known = self.over() if self._is_alone else self.world.saves_known
         if known >= self._begun:
-            self._wait()
+            self.wait()
 
     def over(self) -> int:
         """How many saves of several ranks are over, written or failed, as far as this rank knows."""
         return self._begun - (self._save is not None and not self._save.writing.done())
-
-    def wait(self) -> None:
-        """Wait for the checkpoint that is being written, if there is one.
-
-        Raises:
-            SaveFailedError: it could not be written, and the policy is to stop.
-        """
-        if self._save is not None:
-            with self._run.watch.measure("save"):
-                self._wait()
 
     @contextmanager
     def completed(self) -> Iterator[None]:
@@ -188,11 +162,13 @@ class CheckpointWriter:
         self.wait()
         self.world.synchronise("stop")
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one."""
         if (save := self._save) is None:
             return
-        self._await_outcome(save)
-        error = save.writing.exception()  # if this is interrupted, it is still being written
+        with self._run.watch.measure("save"):
+            self._await_outcome(save)
+            error = save.writing.exception()  # if this is interrupted, it is still being written
         self._save = None
         if isinstance(error, CheckpointError):
             self._requests.failures += 1

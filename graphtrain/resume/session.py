@@ -48,14 +48,8 @@ class Session:
 
     Arguments:
         graph: a checked graph.
-        resources: what nodes read, by name.
-        ranks: this process among the others, or alone.
         seed, device, deterministic, about, not_state: as `Trainer` has them.
         saving: True if checkpoints will be made.
-        notices: messages for the user.
-
-    Raises:
-        GraphError, UsageError: as for `CompiledGraph`, and for resources that ranks cannot train.
 
     Attributes:
         requests: to the loop.
@@ -139,11 +133,6 @@ class Session:
         return self.compiled.program.nodes[self.loop.position].path
 
     @property
-    def position(self) -> int:
-        """The number of the node that runs next, or is running."""
-        return self.loop.position
-
-    @property
     def trained(self) -> dict[str, Any]:
         """How far the run has trained, as in a status."""
         run_clock = self.compiled.run_clock
@@ -154,7 +143,7 @@ class Session:
         """Let the ranks know from now on where this one is."""
         world = self.world
         world.position, world.path_of = (
-            lambda: self.position,
+            lambda: self.loop.position,
             lambda position: self.compiled.program.nodes[position].path,
         )
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
@@ -174,7 +163,6 @@ class Session:
         """Record what is set up, before the run begins or is resumed. Inspecting data may draw random numbers.
 
         Arguments:
-            checkpoint: the one to resume from. None: the run begins.
             holder: the object through which a step function of the user may reach this session.
         """
         if checkpoint is not None and self._takes_seed:  # it determines the order of the data
@@ -192,11 +180,7 @@ class Session:
             self.setup = setup_hashes(snapshot)
 
     def begin(self, random: Mapping[str, Any]) -> None:
-        """Go to the start.
-
-        Arguments:
-            random: the state of the generators as the user left them.
-        """
+        """Go to the start, with the generators as the user left them."""
         restore_random(dict(random))
         rank = self.world.rank
         if self._reseeds:
@@ -219,8 +203,6 @@ class Session:
         Arguments:
             path: of the node that is next, or has `ended` the run.
             clock_of: the path of the node whose body trained last; empty for none.
-            exempt: what is not restored as it was saved. Default: nothing.
-            sections: those that are restored. Default: all. Random generators are the last, since nodes may draw.
 
         Raises:
             UsageError: the graph has no such node, or needs a slot there that has no value.
@@ -251,9 +233,6 @@ class Session:
 
         Arguments:
             moves: True if the state of nodes moves to the graph; False if the run has not begun.
-
-        Raises:
-            UsageError: the graph does not have the position of the run; or `rename` names no node.
         """
         all_resources = {**self.resources, **resources}
         newly_made = made_resources(graph, all_resources)

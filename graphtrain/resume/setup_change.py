@@ -18,12 +18,7 @@ _MOST = 3
 
 
 def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str]:
-    """Path -> a short hash of what was set up, equal for equal set-ups.
-
-    Arguments:
-        now: True for what the same objects hold now.
-    """
-
+    """Path -> a short hash of what was set up, equal for equal set-ups; or of what the same objects hold now."""
     by_id = snapshot.reachable.by_id
 
     def place(value: Any) -> str | None:
@@ -70,7 +65,7 @@ def setup_changes(
     """The paths that differ from what `setup` made for the saved run, and that a resume has not restored.
 
     Arguments:
-        saved: path -> hash; empty if unknown. `hashes`: of this process, before anything was restored.
+        hashes: of this process, before anything was restored.
         reported: names of data that is reported already.
     """
     paths = [path for path, value in hashes.items() if saved.get(path, value) != value]

@@ -21,14 +21,7 @@ from graphtrain.storage.weight_files import StoredTensor
 def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: int) -> tuple[Checkpoint, str]:
     """A checkpoint whose pieces are sharded tensors on the mesh of these modules; plain ones if none is sharded.
 
-    The text says if they are not sharded now.
-
-    Arguments:
-        rank: this process, whose parts are read.
-
-    Raises:
-        UsageError: modules are sharded, and those of the checkpoint are not.
-        CheckpointError: the files do not hold the pieces.
+    The text says if they are not sharded now. Those of the checkpoint have to be sharded if these are.
     """
     like: Any = next((each for module in modules for each in module.parameters() if is_sharded(each)), None)
     if like is not None and not checkpoint.manifest.sharded:

@@ -25,16 +25,8 @@ def load_weights(
     """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
 
     Arguments:
-        named: as for `Trainer.load`. It must have all models that were supplied.
+        named, only: as for `Trainer.load`. The checkpoint must have all models that were supplied.
         sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
-        only: as for `Trainer.load`; empty for all.
-
-    Returns:
-        The path of the checkpoint.
-
-    Raises:
-        UsageError: a model is not in the checkpoint, or has other tensors; or no name matches a pattern.
-        CheckpointError: it is damaged.
     """
     objects = session.compiled.state.objects
     path = Path(session.world.lead(lambda: str(checkpoint_folder(named, files.folder if files is not None else None))))
@@ -65,14 +57,7 @@ def load_weights(
 def read_fitting(
     module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, what: str
 ) -> dict[str, torch.Tensor]:
-    """The weights in files that fit a module, by name; of those that are sharded in it, the parts of a rank.
-
-    Arguments:
-        only, what: as for `fitting`.
-
-    Raises:
-        UsageError: they do not fit, or a pattern matches none.
-    """
+    """The weights in files that fit a module, by name, as `fitting`; of those sharded in it, the parts of a rank."""
     names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, what)
     if hasattr(type(module), SHARDED):
         from graphtrain.resume.sharded import read_as_sharded  # which few runs need

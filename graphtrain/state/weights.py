@@ -92,23 +92,18 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
         **{
             key: f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(tensors[key])} in the module"
             for key, tensor in saved.items()
-            if key in tensors and not is_lazy(tensors[key]) and not _matches(tensor, tensors[key])
+            if key in tensors and not is_lazy(tensors[key])
+            # Never integers, such as quantised weights, in place of floats.
+            if (tensor.shape, tensor.is_floating_point()) != (tensors[key].shape, tensors[key].is_floating_point())
         },
     }
     if problems:
         lines = [f"    {line}" for line in problems.values()]
         more = [f"    ... and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
         text = "\n".join([what, *lines[:_MOST_PROBLEMS], *more])
-        part = "load only what fits: --init-only 'PATTERN', in Python load(..., only=['PATTERN'])"
+        part = "load only what fits: --init 'NAME.PATTERN=FILE', in Python load(..., only=['PATTERN'])"
         raise UsageError(text, f"build the model as in the saved run; or {part}")
     return [*saved]
-
-
-def _matches(saved: Any, expected: torch.Tensor) -> bool:
-    """True for the same shape, and never for integers, such as quantised weights, in place of floats."""
-    if not isinstance(saved, torch.Tensor):
-        return False
-    return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -116,8 +111,6 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def dtype_and_shape(tensor: Any) -> str:
-    """``"float32 (2, 3)"``; for other values, the type."""
-    if not isinstance(tensor, torch.Tensor):
-        return type(tensor).__name__
+def dtype_and_shape(tensor: torch.Tensor) -> str:
+    """``"float32 (2, 3)"``."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -69,7 +69,7 @@ def go_back(run: LiveRun, node: str) -> None:
     session.compile_again()
     restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
     session.watch.load(seconds)  # this time was spent
-    session.watch.start(inside=session.compiled.activity(session.position))
+    session.watch.start(inside=session.compiled.activity(session.loop.position))
     run.cut_back_to(checkpoint)
     place = session.compiled.run_clock.describe()
     run.notices(f"`{node}` sends the run back to {name}: {place}; {repeated(session.trained, trained)}")
@@ -85,7 +85,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     restored = restore(checkpoint, session, options)
     is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
-    is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.position)[1]
+    is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.loop.position)[1]
     lines, run.changes = _report(run, checkpoint, restored)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.resume not in ("auto", "never") and files is not None:

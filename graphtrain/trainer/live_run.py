@@ -136,7 +136,7 @@ class LiveRun:
         """Note that the run starts or continues; without a limit, for some transitions, which are not shown."""
         session = self.session
         self._observer.begin(limit)
-        session.watch.start(inside=session.compiled.activity(session.position))
+        session.watch.start(inside=session.compiled.activity(session.loop.position))
         self._is_shown = limit is not None
         self._draw("begin")
         session.watch.repeat([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
@@ -170,8 +170,8 @@ class LiveRun:
         if self._nodes is not None:
             self._nodes.write()
         if self._loggers is not None:
-            self._loggers.ended(self.state, error)
-            self._loggers.close()
+            self._loggers.call("ended", self.state, error)
+            self._loggers.call("close")
         if was_running and self.is_noted:
             self.write_status()
 
@@ -223,7 +223,7 @@ class LiveRun:
                 raise SaveFailedError(what, self.writer.way_out or _END_NOT_SAVED)
             return False
         if self._loggers is not None:
-            self._loggers.flush()
+            self._loggers.call("flush")
         return True
 
     def save_end(self) -> None:

@@ -52,7 +52,9 @@ def serve(run: LiveRun) -> Answer:
     if "ended" in requests:
         _end(run)
         return run.ends(Outcome.FINISHED)
-    if "recorded" in requests and session.compiled.activity(session.position) is None:  # no evaluation is under way
+    if (
+        "recorded" in requests and session.compiled.activity(session.loop.position) is None
+    ):  # no evaluation is under way
         requests.take("recorded")
         try:
             run.monitors.expect()

@@ -153,7 +153,7 @@ class RunView(Recorded):
         batches = compiled.program.clock(compiled.program.main, "batches")
         if latest.manifest.graph_hash != compiled.saved_graph[1] or batches is None or not batches.now():
             return []
-        node = compiled.program.nodes[self._session.position]
+        node = compiled.program.nodes[self._session.loop.position]
         runs = node.fields["runs"] - isinstance(error, GuardError)  # a guard raises once the node has run
         return ["--to", f"{batches.now()} batches", "--node", node.path, "--runs", str(runs)]
 

@@ -89,8 +89,8 @@ class Monitors:
     def row(self, row: Mapping[str, float]) -> None:
         """A row of metrics is recorded."""
         session = self._session
-        session.compiled.on_metrics(row, session.position)
-        if session.compiled.activity(session.position) is not None:
+        session.compiled.on_metrics(row, session.loop.position)
+        if session.compiled.activity(session.loop.position) is not None:
             self._evaluated += session.recorder.metrics_in(row)
         session.requests.add("recorded")
 
@@ -106,7 +106,7 @@ class Monitors:
         session, program, recorder = self._session, self._session.compiled.program, self._session.recorder
         groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}
         self._evaluated = []
-        around = program.nodes[session.position].scope.around
+        around = program.nodes[session.loop.position].scope.around
         for node in program.nodes:
             parameter = node.kind.monitor
             name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None

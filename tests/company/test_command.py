@@ -111,7 +111,7 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=two"], "expected an integer, got 'two'"),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "lr=fast"], 'Net: lr: expected a number, got "fast"'),
         (["--lightning", "net.py:net", "--data", "net.py:Data", "lr=fast"], 'net: lr: expected a number, got "fast"'),
-        (["--lightning", "net.py:Net", "--data", "net.py:Data", "size=x"], 'Net: size: expected an integer, got "x"'),
+        (["--lightning", "net.py:Net", "--data", "net.py:Data", "size=x"], 'Data: size: expected an integer, got "x"'),
     ],
 )
 def test_what_cannot_be_named(net: Path, command: Command, words: list[str], message: str) -> None:

@@ -125,7 +125,7 @@ def test_a_part_of_the_weights_is_taken_by_patterns(folder: Path, command: Comma
     (folder / "new.py").write_text(NAMED.replace("OUT", "3"))
     assert command("run", "old.py", "finish.after=3 steps", "--run-dir", "old").code == 0
     words = ["run", "new.py", "checkpoint.keep=9", "finish.after=2 epochs", "--run-dir", "new"]
-    taken = command(*words, "--init", "model=old/newest", "--init-only", "body.*")
+    taken = command(*words, "--init", "model.body.*=old/newest")
     assert taken.code == 0 and "--init: `model` has 2 of 4 tensors of old" in taken.err
     assert "equal" in command("verify", "new.py", "--run-dir", "new").out, "it begins as the run did"
 
@@ -165,7 +165,7 @@ class Strange(torch.nn.Linear):
     ("phase", "message"),
     [
         (torch.tensor(1j, dtype=torch.complex128), "`phase` is of torch.complex128, which no file of safetensors"),
-        (torch.eye(3).to_sparse(), "`phase` is of torch.sparse_coo, which no file of weights can hold"),
+        (torch.eye(3).to_sparse(), "`phase` is of torch.sparse_coo, which no file of safetensors can hold"),
         (torch.empty(2, 0), ""),
         (torch.tensor(3), ""),
     ],

@@ -334,7 +334,7 @@ def test_wandb_has_every_row_once(lost: int, tiny: Path, command: Command, monke
     service = Service()
     monkeypatch.setitem(sys.modules, "wandb", service)  # type: ignore[arg-type]
     (tiny / "tiny.py").write_text((tiny / "tiny.py").read_text() + SHOWS)
-    words = ["run", "tiny.py", "finish.after=2 epochs", "--wandb", "--run-dir", "r"]
+    words = ["run", "tiny.py", "finish.after=2 epochs", "--logger", "wandb", "--run-dir", "r"]
     assert command(*words, "--until", "5 steps").code == 0
     for step in sorted(service.history)[len(service.history) - lost :]:
         del service.history[step]

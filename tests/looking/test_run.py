@@ -121,7 +121,7 @@ def test_a_finished_run_is_reported_and_can_be_trained_further(tiny: Path, comma
     before, status = written(tiny / "r"), status_of(tiny / "r")
     refused = command(*words, "batches=3", "finish.after=1 epochs")
     assert refused.code == 2 and written(tiny / "r") == before, "nothing is written"
-    assert "or train this one further, with a later finish.after (in a new directory: --fork r)" in refused.err
+    assert "or from this one: --fork r; a later finish.after trains it further\n" in refused.err
     again = command(*words, "finish.after=1 epochs")
     assert again.code == 0
     assert "\nthe run was finished before; a later finish.after trains it further: r  digest " in again.err
@@ -162,7 +162,7 @@ def test_something_else_is_not_asked_of_a_finished_run(
     refused = command(*command_words, "r", *words)
     assert refused.code == 2, refused
     assert "error: the run in `r` is finished, so nothing was run; changed since: " in refused.err
-    assert change in refused.err and "\n  hint: start another run in a new directory, with --run-dir\n" in refused.err
+    assert change in refused.err and "\n  hint: start another run in a new directory, with --run-dir, or" in refused.err
     assert command(*command_words, "r", *words).code == 2, "nor when it is asked again"
     assert command(*command_words, "new", *words).code == 0
 
@@ -446,7 +446,7 @@ def training_step(model, batch):
 
 def test_every_node_runs_once_and_nothing_is_written(folder: Path, command: Command) -> None:
     (folder / "script.py").write_text(DRY)
-    for words in ((), ("--run-dir", "r", "--tensorboard", "next_batch.limit=9")):
+    for words in ((), ("--run-dir", "r", "--logger", "tensorboard", "next_batch.limit=9")):
         result = command("run", "script.py", "--dry-run", *words)
         assert result.code == 0, result.err
         assert "dry run: every node was reached\n" in result.err, result.err

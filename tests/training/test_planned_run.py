@@ -55,7 +55,6 @@ MILLION = 1_000_003
     [
         (FIT.overlay("early_stop").set("finish", after="3 epochs"), batches(10), 30),  # a metric may end it before
         (FIT.set("finish", after="2 epochs"), SEVERAL, 2 * 5),  # cycled through
-        (FIT.set("finish", after="2 epochs").set("next_batch", combine="in_turn"), SEVERAL, 2 * 8),
         (LONG.set("finish", after="7777 epochs"), range(MILLION), 7777 * -(-MILLION // 64)),
         (LONG.overlay("drop").set("finish", after="7777 epochs"), range(MILLION), 7777 * (MILLION // 64)),
     ],

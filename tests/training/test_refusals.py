@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
                            ("G309", "gives samples, not batches", "supply Loader(train_data, batch_size=...)")),
     "a dataset to validate on": (lambda: tiny(val_data=Samples()), GraphError, ("supply Loader(val_data",)),
     "a dataset among several": (lambda: tiny(val_data={"a": batches(1), "b": Samples()}), GraphError,
-                                ("`val_data['b']` is a Samples",)),
+                                ("`val_data.b` is a Samples",)),
     "a mapping of tensors": (lambda: tiny(train_data={"a": torch.ones(2), "b": 1}), GraphError,
                              (MAPPING, "TensorDataset(*data.values())")),
     "an empty mapping": (lambda: tiny(train_data={}), GraphError, (MAPPING,)),

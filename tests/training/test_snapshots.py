@@ -205,7 +205,6 @@ def test_the_slow_part_of_a_run_is_named(activity: str, graph: Graph) -> None:
     trainer = tiny(graph, **data)
     trainer.run()
     assert trainer.seconds[activity] >= 5 * 0.03
-    assert sum(trainer.snapshot().shares.values()) == pytest.approx(1)
     assert {*trainer.seconds} <= {"data", "train", "validate", "save"}
     assert trainer.seconds[activity] == max(trainer.seconds.values())
 

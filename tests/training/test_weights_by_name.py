@@ -90,7 +90,7 @@ def test_a_new_head_begins_with_the_body_of_another_run(tmp_path: Path) -> None:
     head, side = model.head.weight.clone(), model.side.weight.clone()
     with pytest.raises(UsageError, match=r"head.weight: float32 \(4, 4\) in the file, float32 \(2, 4\)") as caught:
         training(model).load(tmp_path / "newest")
-    assert "load only what fits: --init-only 'PATTERN'" in caught.value.hint
+    assert "load only what fits: --init 'NAME.PATTERN=FILE'" in caught.value.hint
     training(model).load(tmp_path / "newest", only="body.*")
     state = model.state_dict()
     assert all(torch.equal(state[name], saved[name]) for name in saved if name.startswith("body."))

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast, final
@@ -36,14 +35,23 @@ class Footer:
 
     def __init__(self) -> None:
         self._page = _Page()
-        # Held while something is written; reentrant, since a signal handler may print while its own thread does.
-        self.lock = threading.RLock()
-        self._is_writing = False
-        self._waiting: list[str] = []
-        self._process = 0
+        self._lock, self._locks_in = threading.RLock(), os.getpid()
+        self._is_writing, self._waiting, self._process = False, list[str](), 0
         self._terminal: TextIO | None = None
         self._replaced: dict[str, _Above | _Keyboard] = {}
-        _footers.add(self)
+
+    @property
+    def lock(self) -> Any:
+        """Held while something is written; reentrant, since a signal handler may print while its own thread does.
+
+        In a forked process it is free, and a line begun by the parent stays the parent's.
+        """
+        if self._locks_in != os.getpid():
+            self._lock, self._locks_in = threading.RLock(), os.getpid()
+            self._is_writing, self._waiting = False, []
+            for stream in self._replaced.values():
+                stream.begun = ""
+        return self._lock
 
     @property
     def is_open(self) -> bool:
@@ -61,8 +69,7 @@ class Footer:
 
     def open(self, terminal: TextIO) -> None:
         """Take the place at the bottom of a terminal; nothing is drawn yet."""
-        self._terminal = terminal
-        self._process = os.getpid()
+        self._terminal, self._process = terminal, os.getpid()
         self._page.keep("")
         for name in ("stderr", "stdout"):
             stream = getattr(sys, name)
@@ -99,8 +106,8 @@ class Footer:
         if not self.is_open:
             return
         with suppress(OSError, ValueError), self.lock:
-            for above in self._aboves():
-                above.finish_line()
+            for above in filter(lambda stream: isinstance(stream, _Above) and stream.begun, self._replaced.values()):
+                above.write("\n")
         self._page.keep("")
         for name, replacement in self._replaced.items():
             if getattr(sys, name) is replacement:
@@ -138,17 +145,6 @@ class Footer:
             finally:
                 self._is_writing = False
 
-    def after_fork(self) -> None:
-        """In a forked process: the lock is free, and a line begun by the parent stays the parent's."""
-        self.lock = threading.RLock()
-        self._is_writing = False
-        self._waiting.clear()
-        for above in self._aboves():
-            above.forget_line()
-
-    def _aboves(self) -> list[_Above]:
-        return [stream for stream in self._replaced.values() if isinstance(stream, _Above)]
-
     def _erasure(self) -> str:
         """The codes that move the cursor to the first line, and clear the lines, which a narrow terminal wraps."""
         columns = self.size.columns
@@ -167,13 +163,12 @@ class _Above:
     """Replaces a standard stream: whole lines, and flushed parts of lines, are printed above the footer."""
 
     def __init__(self, footer: Footer, stream: TextIO) -> None:
-        self.stream = stream
-        self._footer = footer
-        self._begun = ""
+        self.stream, self._footer = stream, footer
+        self.begun = ""  # a line that is not complete
 
     def write(self, text: str) -> int:
         with self._footer.lock:
-            lines, line_break, self._begun = (self._begun + text).rpartition("\n")
+            lines, line_break, self.begun = (self.begun + text).rpartition("\n")
             if line_break:
                 self._footer.print(lines + line_break, self.stream)
         return len(text)
@@ -184,16 +179,9 @@ class _Above:
 
     def flush(self) -> None:
         with self._footer.lock:
-            begun, self._begun = self._begun, ""
+            begun, self.begun = self.begun, ""
             if begun:
                 self._footer.print(begun, self.stream)
-
-    def finish_line(self) -> None:
-        if self._begun:
-            self.write("\n")
-
-    def forget_line(self) -> None:
-        self._begun = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -202,9 +190,10 @@ class _Above:
 class _Keyboard:
     """Replaces standard input: a reader of the terminal also writes to it, bypassing every stream."""
 
+    begun = ""
+
     def __init__(self, footer: Footer, stream: TextIO) -> None:
-        self.stream = stream
-        self._footer = footer
+        self.stream, self._footer = stream, footer
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.__getattr__("readline"), "")
@@ -257,15 +246,3 @@ def _redirect_logging(source: Any, target: Any) -> None:
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler) and handler.stream is source:
                 handler.setStream(target)
-
-
-_footers: weakref.WeakSet[Footer] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for footer in tuple(_footers):
-        footer.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

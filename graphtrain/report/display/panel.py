@@ -121,10 +121,10 @@ def pace(snapshot: Snapshot, width: float = math.inf) -> list[str]:
 
 
 def host_time(snapshot: Snapshot) -> list[str]:
-    """The shares of host time, the usual activities first."""
-    shares = snapshot.shares
-    names = dict.fromkeys((*_ACTIVITIES, *sorted(shares)))
-    return [f"{one_line(name)} {share(shares[name])}" for name in names if name in shares]
+    """The shares of host time that activities took, the usual ones first."""
+    seconds, total = snapshot.seconds, sum(snapshot.seconds.values())
+    names = dict.fromkeys((*_ACTIVITIES, *sorted(seconds)))
+    return [f"{one_line(name)} {share(seconds[name] / total)}" for name in names if seconds.get(name) and total]
 
 
 def plain_text(renderable: RenderableType, width: int = 100) -> str:
