@@ -11,7 +11,7 @@ from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
-from graphtrain.report.values import check_metric, check_names, described, detached
+from graphtrain.report.values import check_metric, described, detached
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +48,6 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     loss = result.get("loss") if isinstance(result, Mapping) else None
     if isinstance(loss, torch.Tensor) and loss.ndim == 0:
         metrics = {name: value for name, value in result.items() if name != "loss"}
-        check_names(metrics, f"`{function}` returned")
         return loss, metrics_of(metrics, function)
     returned = described(result)
     if isinstance(result, Mapping):

@@ -63,8 +63,8 @@ def verify(
     others = {"last": last, "processes": processes} if run_dir is None else of_a_script
     for name, value in others.items():
         if value not in (None, (), False):
-            how = "without" if run_dir is None else "with"
-            raise UsageError(f"--{name.replace('_', '-')}: not {how} --run-dir", "see graphtrain verify --help")
+            how = "with" if run_dir is None else "without"
+            raise UsageError(f"--{name.replace('_', '-')}: only {how} --run-dir", "see graphtrain verify --help")
     if run_dir is not None:
         if (code := launched(processes)) is not None:
             return code

@@ -119,38 +119,27 @@ class RunLogger(ABC):
 
 
 @final
-class Loggers(RunLogger):
+class Loggers:
     """Several loggers as one. One that raises is off until a run begins, which one line says.
 
     What a `RunLogger` raises when a run begins is raised: nothing is trained yet.
     """
 
     def __init__(self, loggers: Sequence[Logger], notify: Callable[[str], Any]) -> None:
-        self._loggers, self._notify = [*loggers], notify
-        self._on = [*loggers]
+        self._loggers, self._on, self._notify = [*loggers], [*loggers], notify
 
     def begin(self, beginning: Beginning) -> None:
+        """A run begins or is resumed."""
         self._on = [*self._loggers]
         for logger in self._on:
             if isinstance(logger, RunLogger):
                 logger.begin(beginning)
 
     def __call__(self, metrics: Mapping[str, float], step: int) -> None:
-        self._call("__call__", metrics, step)
+        """A row was recorded."""
+        self.call("__call__", metrics, step)
 
-    def show(self, name: str, value: Shown, step: int) -> None:
-        self._call("show", name, value, step)
-
-    def flush(self) -> None:
-        self._call("flush")
-
-    def ended(self, state: str, error: BaseException | None) -> None:
-        self._call("ended", state, error)
-
-    def close(self) -> None:
-        self._call("close")
-
-    def _call(self, method: str, *arguments: Any) -> None:
+    def call(self, method: str, *arguments: Any) -> None:
         """Call a method of every logger that is on and has it: a function has `__call__`."""
         for logger in [*self._on]:
             try:

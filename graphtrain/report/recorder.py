@@ -13,7 +13,7 @@ import torch
 
 from graphtrain.errors import UsageError
 from graphtrain.report.logger import Logger as Logger
-from graphtrain.report.logger import RunLogger, Shown
+from graphtrain.report.logger import Loggers, Shown
 from graphtrain.report.values import (
     REDUCTIONS,
     ROW_POSITION,
@@ -21,7 +21,6 @@ from graphtrain.report.values import (
     as_number,
     as_numbers,
     check_metric,
-    check_names,
     detached,
 )
 
@@ -61,12 +60,7 @@ class Means:
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
         self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
 
-    def add(
-        self,
-        values: Mapping[str, Any] | torch.Tensor,
-        samples: Any,
-        sums: Collection[str] = (),
-    ) -> None:
+    def add(self, values: Mapping[str, Any] | torch.Tensor, samples: Any, sums: Collection[str] = ()) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
 
         Arguments:
@@ -143,9 +137,8 @@ class Means:
 
 def _is_loss_finite(values: Any) -> bool:
     """False for values, as `Means.add` takes them, with a loss that is infinite or NaN."""
-    if isinstance(values, torch.Tensor):
-        return math.isfinite(values)
-    losses = [value for name, value in values.items() if name.rpartition("/")[2] == "loss"]
+    named = {"loss": values} if isinstance(values, torch.Tensor) else values
+    losses = [value for name, value in named.items() if name.rpartition("/")[2] == "loss"]
     return all(math.isfinite(loss.value if isinstance(loss, Reduced) else loss) for loss in losses)
 
 
@@ -252,7 +245,6 @@ class Recorder:
         """
         for name, value in values.items():
             check_metric(name, value, "a row of metrics was given")
-        check_names(values, "a row of metrics was given")
         row = self._row(values)
         step = int(row["step"])
         self.rows.append(dict(row))
@@ -269,9 +261,9 @@ class Recorder:
         """
         step, _ = self._position()
         for logger in self.loggers:
-            if isinstance(logger, RunLogger):
+            if isinstance(logger, Loggers):
                 for name, value in values.items():
-                    logger.show(name, value, int(step))
+                    logger.call("show", name, value, int(step))
 
     def latest_of(self, split: str) -> dict[str, float]:
         """The last value of every metric of a split, by its name there.

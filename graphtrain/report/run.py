@@ -8,6 +8,7 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, final
@@ -194,20 +195,17 @@ class Run(Recorded):
     @cached_property
     def manifest(self) -> Manifest | None:
         """That of the newest checkpoint; None if there is none, or it cannot be read."""
-        try:
+        with suppress(GraphtrainError):
             return read_manifest(self._checkpoints[-1]) if self._checkpoints else None
-        except GraphtrainError:
-            return None
+        return None
 
     @property
     def newest_finite(self) -> Path | None:
         """The newest checkpoint that a resume would not pass over for its weights."""
         for path in reversed(self._checkpoints):
-            try:
+            with suppress(GraphtrainError):  # damaged
                 if not read_manifest(path).not_finite:
                     return path
-            except GraphtrainError:  # damaged
-                continue
         return None
 
     @property
@@ -283,10 +281,9 @@ class Run(Recorded):
         ends = " or ".join(map(shown, snapshot.end))
         if ends and snapshot.is_at_its_end:
             yield f"it reached its end, {ends}"
-        try:
+        graph = None
+        with suppress(GraphtrainError):  # of a kind of graph that this version does not read
             graph = self.graph if self.manifest is not None and self.manifest.ended else None
-        except GraphtrainError:  # of a kind of graph that this version does not read
-            graph = None
         if not snapshot.is_at_its_end:
             nodes = graph.nodes if graph is not None else ()
             told = [line for _, line in self.status.get("notices") or () if line.partition(": ")[0] in nodes]

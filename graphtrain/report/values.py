@@ -7,7 +7,6 @@ import numbers
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from graphtrain.errors import UsageError
@@ -69,14 +68,12 @@ class Min(Reduced):
     how = "min"
 
 
-def _extreme(choose: Callable[[float, float], float]) -> Callable[[float, float], float]:
-    return lambda first, second: math.nan if math.isnan(first) or math.isnan(second) else choose(first, second)
-
-
-REDUCTIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
-    {"sum": lambda first, second: first + second, "max": _extreme(max), "min": _extreme(min)}
-)
-"""The function that reduces two values to one, by `how`."""
+# The function that reduces two values to one, by `how`.
+REDUCTIONS: Mapping[str, Callable[[float, float], float]] = {
+    "sum": lambda first, second: first + second,
+    "max": lambda first, second: math.nan if first != first or second != second else max(first, second),
+    "min": lambda first, second: math.nan if first != first or second != second else min(first, second),
+}
 
 
 def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
@@ -87,26 +84,18 @@ def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
         remedy: the beginning of the hint where it is no number. Default: none.
 
     Raises:
-        UsageError: the name is not a string, or the value is neither a real number nor a tensor of one element.
+        UsageError: the name is not a string, or one that every row has; or the value is neither a real number nor a
+            tensor of one element.
     """
     if not isinstance(name, str):
         raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are strings")
+    if name in ROW_POSITION:
+        raise UsageError(f"{source} `{name}`, which every row of metrics has already", "choose another name")
     if not is_number(value.value if isinstance(value, Reduced) else value):
         raise UsageError(
             f"{source} `{name}`, {described(value)}; metrics are numbers or scalar tensors",
             f"{remedy}return its mean, leave it out, or send it to a slot by `writes` of the node",
         )
-
-
-def check_names(names: Iterable[str], source: str) -> None:
-    """Raise if a metric has a name that every row uses itself.
-
-    Raises:
-        UsageError: a metric is called `step` or `epoch`.
-    """
-    for name in names:
-        if name in ROW_POSITION:
-            raise UsageError(f"{source} `{name}`, which every row of metrics has already", "choose another name")
 
 
 def not_finite_since(rows: Iterable[Mapping[str, float]]) -> str:

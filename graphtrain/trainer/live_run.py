@@ -170,8 +170,8 @@ class LiveRun:
         if self._nodes is not None:
             self._nodes.write()
         if self._loggers is not None:
-            self._loggers.ended(self.state, error)
-            self._loggers.close()
+            self._loggers.call("ended", self.state, error)
+            self._loggers.call("close")
         if was_running and self.is_noted:
             self.write_status()
 
@@ -223,7 +223,7 @@ class LiveRun:
                 raise SaveFailedError(what, self.writer.way_out or _END_NOT_SAVED)
             return False
         if self._loggers is not None:
-            self._loggers.flush()
+            self._loggers.call("flush")
         return True
 
     def save_end(self) -> None:

@@ -9,7 +9,6 @@ import os
 import re
 import sys
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast, final
@@ -36,12 +35,23 @@ class Footer:
 
     def __init__(self) -> None:
         self._page = _Page()
-        # Held while something is written; reentrant, since a signal handler may print while its own thread does.
-        self.lock = threading.RLock()
+        self._lock, self._locks_in = threading.RLock(), os.getpid()
         self._is_writing, self._waiting, self._process = False, list[str](), 0
         self._terminal: TextIO | None = None
         self._replaced: dict[str, _Above | _Keyboard] = {}
-        _footers.add(self)
+
+    @property
+    def lock(self) -> Any:
+        """Held while something is written; reentrant, since a signal handler may print while its own thread does.
+
+        In a forked process it is free, and a line begun by the parent stays the parent's.
+        """
+        if self._locks_in != os.getpid():
+            self._lock, self._locks_in = threading.RLock(), os.getpid()
+            self._is_writing, self._waiting = False, []
+            for stream in self._replaced.values():
+                stream.begun = ""
+        return self._lock
 
     @property
     def is_open(self) -> bool:
@@ -134,13 +144,6 @@ class Footer:
                     self._print(self._waiting.pop(0))
             finally:
                 self._is_writing = False
-
-    def after_fork(self) -> None:
-        """In a forked process: the lock is free, and a line begun by the parent stays the parent's."""
-        self.lock = threading.RLock()
-        self._is_writing, self._waiting = False, []
-        for stream in self._replaced.values():
-            stream.begun = ""
 
     def _erasure(self) -> str:
         """The codes that move the cursor to the first line, and clear the lines, which a narrow terminal wraps."""
@@ -243,15 +246,3 @@ def _redirect_logging(source: Any, target: Any) -> None:
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler) and handler.stream is source:
                 handler.setStream(target)
-
-
-_footers: weakref.WeakSet[Footer] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for footer in tuple(_footers):
-        footer.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
