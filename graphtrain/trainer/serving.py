@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from graphtrain.errors import DataError, GraphtrainError, RanksError, SaveFailedError, UnknownMetricError
 from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
-from graphtrain.state.optimizers import note_rates
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
@@ -26,9 +23,8 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
     run.explanation = run.failure = None
     run.reason, run.error, run.replay = "", "", ()
     try:
-        with register_optimizer_step_post_hook(note_rates):
-            while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
-                pass
+        while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
+            pass
         return outcome
     except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
         run.session.world.fail(error)
