@@ -15,15 +15,7 @@ import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from graphtrain import (
-    Above,
-    CallsTrainingStep,
-    StepFunction,
-    UsageError,
-    lazy_import,
-    loss_and_metrics,
-    node,
-)
+from graphtrain import Above, CallsTrainingStep, StepFunction, UsageError, lazy_import, loss_and_metrics, node
 
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
