@@ -84,9 +84,9 @@ class Trap:
             )
         without = f"without {quoted(sorted(self._absent))} " if self._absent else ""
         decide = f"only as {deciding} decide{'s' if len(self.deciding) == 1 else ''}" if deciding else "by no edge"
-        hint = "let the guard read progress of a node of the loop, such as `runs`; route the loop through a node whose "
-        hint += (
-            'progress it reads, such as `next_batch`; or read the `due` of a node with a trigger: every = "100 steps"'
+        hint = (
+            "let the guard read progress of a node of the loop, such as `runs`, or the `due` of a node with a trigger, "
+            'as in every = "100 steps"; or route the loop through a node whose progress it reads, such as `next_batch`'
         )
         if without:
             hint += "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
