@@ -159,7 +159,7 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
     """The checkpoint and its state, for this graph, this number of ranks and these devices; what that changes."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
     compiled.program.window_ranks = manifest.window_ranks
-    if checkpoint.ranks != world.world_size:
+    if checkpoint.manifest.ranks != world.world_size:
         from graphtrain.resume.rank_resume import resized  # which few runs need
 
         checkpoint, resizing = resized(checkpoint, compiled, world.ranks, run.seed, renaming)
