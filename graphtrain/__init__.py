@@ -28,7 +28,7 @@ from graphtrain.outcome import Outcome as Outcome
 from graphtrain.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphtrain.command.program import main as main
+    from graphtrain.command.run import main as main
     from graphtrain.data.loader import Loader as Loader
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 # Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
 _NAMES_IN = {
-    "command.program": "main",
+    "command.run": "main",
     "data.loader": "Loader",
     "graph.elements": "Edge Node",
     "names": "suggestion",

@@ -18,7 +18,7 @@ from graphtrain.command.settings import (
     toml_value,
     with_parameters,
 )
-from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.errors import UsageError
 from graphtrain.graph.registry import trains
 from graphtrain.program.resources import resolve_device
 from graphtrain.ranks import current_ranks
@@ -80,8 +80,6 @@ class TrainerFactory:
         graph = Graph.of(checked_graph(trained)) if self._graph is None else _counted_alike(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
-        if not all(isinstance(number, int) and 0 <= number < 2**63 for number in (seed, seed_of_setup)):
-            raise CheckpointError(f"{checkpoint.path}: its seed cannot be read")
         device = options.get("device", str(environment.get("device", "cpu")).partition(" ")[0])
         in_force, resources = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
         resources.pop("loggers", None)
@@ -125,7 +123,7 @@ def _counted_alike(graph: Graph, trained: Graph) -> Graph:
 
 
 def _value(name: str, text: str) -> Any:
-    """The value that a `repr` stands for: a plain one, or one that only TOML can write.
+    """The value that a `repr` stands for: a plain one, or a number that only TOML can write.
 
     >>> _value("lr", "0.1"), _value("sizes", "[1, 2]"), _value("most", "inf")
     (0.1, [1, 2], inf)

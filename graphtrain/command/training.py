@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ from graphtrain.program.resources import USUAL
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.numbers import count
 from graphtrain.report.values import not_finite_since
+from graphtrain.storage.files import readable_failure
 from graphtrain.storage.rank_files import digest_of_ranks
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.trainer.graph import Graph
@@ -201,18 +203,13 @@ def _new_directory(script: Path | None) -> Iterator[Path]:
     """The first free one of runs/STEM-001, -002, ..., of rank 0; removed if the block fails and left it empty."""
     stem = script.stem if script is not None and script.stem.isidentifier() else "run"
 
-    def make() -> str:  # so that no concurrent run gets it too
-        for number in range(1, 1000):
+    def make() -> str:
+        for number in itertools.count(1):
             path = _RUNS / f"{stem}-{number:03d}"
-            try:
+            with readable_failure(path, UsageError), contextlib.suppress(FileExistsError):
                 path.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                message = f"cannot create the run directory `{path}`: {error.strerror}"
-                raise UsageError(message, "name one with --run-dir") from None
-            return str(path)
-        raise UsageError(f"runs/{stem}-001 to -999 exist", "name a directory with --run-dir")
+                break
+        return str(path)
 
     run_dir = Path(Agreement(current_ranks(), Requests()).lead(make))
     try:

@@ -215,14 +215,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
 
 
 def repeated(now: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """What was trained after a checkpoint and is lost, as far as the last status shows; empty if it is not known.
-
-    Arguments:
-        now: how far the checkpoint has trained, as `Session.trained`.
-
-    >>> [repeated({"trained": [batches, 0.5]}, {"trained": [140, 48.2]}) for batches in (100, 140)]
-    ['repeating 40 batches', 'repeating nothing']
-    """
+    """What was trained after a checkpoint and is lost, as far as the last status shows; empty if it is not known."""
     if "trained" not in status:
         return ""
     if any(status.get(name) != now[name] for name in now.keys() - {"trained"}):

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -19,7 +20,7 @@ import torch
 from graphtrain import Above, Graph, GraphError, Node, Trainer
 from graphtrain.graph.registry import family_of_node, find_kind, known_kinds
 from graphtrain.kind import EFFECTS, Kind
-from graphtrain.kind.declaration import FROM, FunctionRecord
+from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value
 from tests.fake_ranks import run_ranks
 from tests.shipped import GALLERY, KINDS, ROOT, module_of
@@ -103,10 +104,9 @@ def test_parameters_have_types_and_defaults_that_are_of_these_types(kind: Kind) 
 
 
 def test_it_is_made_set_back_and_shares_nothing(kind: Kind) -> None:
-    make = kind.implementation if isinstance(kind.implementation, type) else FunctionRecord
-    first, second = make(), make()
-    for instance in (first, second):
-        kind.reset(instance, whole=True)
+    first, second = SimpleNamespace(), SimpleNamespace()
+    kind.reset(first, whole=True)
+    kind.reset(second, whole=True)
     stored = [field for field in kind.fields.values() if field.stored]
     assert {"runs"} <= {field.name for field in stored}
     for field in stored:
