@@ -67,7 +67,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}
     along, dividing = check_paths(plan, sorted(optimizers), ranks=ranks, supplied=supplied)
     yield from (
-        *(problem for problem, _ in unfit),
+        *[problem for problem, _ in unfit],
         *along,
         *check_amounts(plan),
         *check_saving(plan, slots),

@@ -107,7 +107,8 @@ def _problems(ref: Ref) -> Iterator[Problem]:
         faults = [("G201", str(error), "")]
     except ValueTypeError as error:
         faults = [("G204", str(error), error.hint)]
-    yield from (_problem(ref, *fault) for fault in faults)
+    for fault in faults:
+        yield _problem(ref, *fault)
 
 
 _HINTS = {
@@ -234,7 +235,7 @@ def _named(ref: Ref) -> Iterator[str]:
             yield f"{ref.path}{part.name}"
         elif isinstance(part, Name | FieldOf):
             read = next(ref.scope.read_in(part))
-            yield from (each.name for each in (read, *read.parts) if each.kind == "expression")
+            yield from [each.name for each in (read, *read.parts) if each.kind == "expression"]
 
 
 def _of_scope(scope: Scope) -> Iterator[Problem]:

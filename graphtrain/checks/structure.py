@@ -45,7 +45,7 @@ def check_structure(scope: Scope) -> Iterator[Problem]:
 
 def _names(scope: Scope) -> Iterator[Problem]:
     graph = scope.graph
-    for name in (name for name in graph.nodes if name in RESERVED):
+    for name in [name for name in graph.nodes if name in RESERVED]:
         hint = "it is the reserved target that ends the graph" if name == END else f"write [{name}] at the top level"
         yield scope.problem("G114", f"nodes.{name}", f"`{name}` cannot be the name of a node", hint)
     named = (("nodes", "node", graph.nodes), ("guards", "guard", graph.guards), ("clock", "unit", graph.units))
@@ -223,13 +223,13 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
             if _is_invalid(edge.when):
                 hint = "an edge names its guard; define the expression as a guard"
             yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint)
-    always = next((number for number, edge in enumerate(leaving) if edge.when is None), None)
-    if always is None:
+    always = [number for number, edge in enumerate(leaving) if edge.when is None]
+    if not always:
         message = f'the last edge, "{leaving[-1]}", has a guard: if none holds, the run could not continue'
         hint = f'add a last edge without a guard, or write "{leaving[-1].target}"'
         yield scope.problem("G109", thing, message, hint)
-    elif after := ", ".join(f'"{edge}"' for edge in leaving[always + 1 :]):
-        message = f'"{leaving[always]}" has no guard, so what follows it is never taken: {after}'
+    elif after := ", ".join([f'"{edge}"' for edge in leaving[always[0] + 1 :]]):
+        message = f'"{leaving[always[0]]}" has no guard, so what follows it is never taken: {after}'
         hint = "move it to the end, or give it a guard"
         yield scope.problem("G110", thing, message, hint)
 
