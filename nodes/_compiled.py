@@ -17,10 +17,9 @@ class Compiled:
     """Calls step functions compiled, their model as it is; each is compiled when it is first called.
 
     Every shape of a batch is compiled by itself, and every number in it (`dynamic=False`). Left alone, torch takes a
-    size that has changed for a variable: the kernels of a batch, and with them its last bits, then depend on the
-    batches before it. A function that asks for a number that changes, such as `step`, would be compiled again for every
-    one: of such a function only the sizes of tensors are fixed. What it asks for is looked up within what is compiled:
-    to look it up outside was no faster (105 to 114 us a batch, either way).
+    size that has changed for a variable: the last bits of a batch then depend on the batches before it. A function that
+    asks for a number that changes, such as `step`, would be compiled again for every one: of such a function only the
+    sizes of tensors are fixed.
     """
 
     def __init__(self) -> None:

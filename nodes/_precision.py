@@ -25,15 +25,7 @@ _MIXED = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
 def around(precision: Precision, device: torch.device, compiled: Compiled | None = None) -> Around | None:
-    """What calls a step function in a precision; None for a plain call, which costs nothing.
-
-    Arguments:
-        precision: "32-true" computes in the types that model and batch have. "bf16-mixed" and "16-mixed" compute what
-            torch's autocast considers safe (matrix products, convolutions, attention) in bfloat16 and float16.
-        compiled: calls the function compiled. Default: it is called as it is.
-
-    Raises:
-        UsageError: the device has no such precision.
+    """What calls a step function in a precision, perhaps compiled; None for a plain call, which costs nothing.
 
     >>> around("32-true", torch.device("cpu")) is None
     True

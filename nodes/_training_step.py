@@ -15,7 +15,6 @@ from graphtrain.report.values import check_metric, described, detached
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from graphtrain.nodes import _compiled as compiling
     from graphtrain.nodes import _metric_objects as objects_of
@@ -28,11 +27,7 @@ else:
 
 
 def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:
-    """What a step function returned beside STOP or END_EPOCH, which is asked for; the result itself where it has none.
-
-    Arguments:
-        asks: by which it asks. None: by a kind that is called outside of a run.
-    """
+    """What a step function returned beside STOP or END_EPOCH, which is asked for; a result without one as it is."""
     if isinstance(result, Ask):
         result = (None, result)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask)):
@@ -73,37 +68,21 @@ def divided(loss: torch.Tensor, window: int) -> torch.Tensor:
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:
-    """How many the loss of a result is a sum over, a number or a scalar tensor, and what else it holds.
-
-    Arguments:
-        name: that of the count; "samples" is `samples` where the result does not have it.
-
-    Raises:
-        UsageError: there is no count, or it cannot be one.
-    """
+    """How many the loss of a result is a sum over, a number or a scalar tensor, and what else it holds."""
     rest = dict(result)
     count = rest.pop(name, samples if name == "samples" else None)
-    if count is None:
-        raise UsageError(
-            f"`{function}` returned no `{name}`, over which its loss is a sum",
-            f'return it too, as in {{"loss": loss, "{name}": ...}}; or set per = "samples", which needs nothing',
-        )
     if isinstance(count, torch.Tensor):
         return detached(count).reshape(()), rest
-    if not 0 <= count < math.inf:
-        raise UsageError(f"`{function}` returned {name} = {count}", "it is how many the loss is a sum over")
+    if count is None or not 0 <= count < math.inf:
+        raise UsageError(
+            f"`{function}` returned {name} = {count}, over which its loss is a sum",
+            f'return how many, as in {{"loss": loss, "{name}": ...}}; or set per = "samples", which needs nothing',
+        )
     return count, rest
 
 
 def metrics_of(result: Mapping[str, Any], function: str, remedy: str = "") -> Mapping[str, Any]:
-    """The metrics of a step function's result, which they all are.
-
-    Arguments:
-        remedy: as of `check_metric`.
-
-    Raises:
-        UsageError: one is neither a number nor a scalar tensor; raised at the first batch, not when a mean is taken.
-    """
+    """The metrics of a step function's result, which they all are; an error at the first batch where one is none."""
     for name, value in result.items():
         check_metric(name, value, f"`{function}` returned", remedy)
     return result
@@ -174,10 +153,11 @@ class CallsTrainingStep:
         if result is None and getattr(self, "skip_none", False):
             return None
         if self._objects is not None:
-            result = self._objects.without_taken(result) if samples is None else self._updated(result)
+            objects = self._objects
+            result = objects.without_taken(result) if samples is None else objects.update(result, "training_step")
         loss, metrics = loss_and_metrics(result, "training_step")
         if samples is not None:
-            self._means.add(self._named(loss, metrics), samples)
+            self._means.add(self._prefixed({"loss": loss, **metrics}), samples)
         return loss
 
     def record(self, result: Any, samples: int) -> None:
@@ -186,18 +166,12 @@ class CallsTrainingStep:
         Raises:
             UsageError: it is no such result.
         """
-        result = self._updated(result)
+        if self._objects is not None:
+            result = self._objects.update(result, "training_step")
         if result is None or isinstance(result, Mapping):
             self._means.add(self._prefixed(metrics_of(result or {}, "training_step")), samples)
         else:
-            self._means.add(self._named(*loss_and_metrics(result, "training_step")), samples)
-
-    def _updated(self, result: Any) -> Any:
-        """A result by which the metric objects of this node are updated, without what they take."""
-        return result if self._objects is None else self._objects.update(result, "training_step")
-
-    def _named(self, loss: Tensor, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-        return self._prefixed({"loss": loss, **metrics})
+            self._means.add(self._prefixed({"loss": loss_and_metrics(result, "training_step")[0]}), samples)
 
     def _prefixed(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         return {f"{self._prefix}{name}": value for name, value in values.items()} if self._prefix else values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.kind.parameter import Below
 from graphtrain.kind.trigger import Trigger
@@ -38,9 +37,6 @@ class Ema:
     Guard fields:
         updates: number of updates of the average.
 
-    Raises:
-        UsageError: the decay is below 0.
-
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("ema").set("ema", decay=0.99)
     >>> graph.check()
@@ -54,10 +50,6 @@ class Ema:
     updates: int = progress(0, adds=1)
 
     def __call__(self, model: Any, average: Any) -> None:
-        if self.decay < 0:
-            raise UsageError(
-                f"ema.decay: expected a number from 0 to below 1, got {self.decay}", "0 copies the weights"
-            )
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         self.updates += 1
         move_towards(average, model, 1 - decay)
@@ -74,8 +66,7 @@ def move_towards(average: Any, model: Any, weight: float) -> None:
         if any(map(torch.nn.parameter.is_lazy, average.parameters())):  # copied before the first batch
             average.load_state_dict(model.state_dict())
         means, values = list(average.parameters()), list(model.parameters())
-        if any(mean.dtype != value.dtype for mean, value in zip(means, values, strict=True)):  # one that was supplied
-            values = [value.to(mean.dtype) for mean, value in zip(means, values, strict=True)]
+        values = [value.to(mean.dtype) for mean, value in zip(means, values, strict=True)]  # one that was supplied
         if means and all(mean.is_floating_point() for mean in means):
             torch._foreach_lerp_(means, values, weight)
         else:

@@ -97,7 +97,7 @@ def of_loader(loader: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _over_loaders(means: Mapping[str, float]) -> dict[str, float]:
-    """The means as they are recorded.
+    """The means as they are recorded: of each loader, and their mean over loaders.
 
     >>> _over_loaders(of_loader("clean", {"loss": 1.0}) | of_loader("noisy", {"loss": 3.0, "f1/macro": 0.5}))
     {'clean/loss': 1.0, 'noisy/loss': 3.0, 'noisy/f1/macro': 0.5, 'loss': 2.0, 'f1/macro': 0.5}

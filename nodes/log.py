@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import zip_longest
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
@@ -21,7 +20,7 @@ else:
 
 @node(observer=True, synchronises=True)
 class Log:
-    """Record the means since the last row, weighted by samples, and the learning rates of the last step.
+    """Record the means since the last row, weighted by samples, and the learning rates.
 
     At the end of the run, a last row covers the steps since the previous row. If the run is continued later, this row
     makes no difference: the next row has the means since the row before it. A nested graph also ends with such a row,
@@ -50,59 +49,43 @@ class Log:
     _ranks: Agreement | None
 
     def setup(
-        self,
-        recorder: Recorder,
-        metric_objects: Mapping[str, Any] | None = None,
-        ranks: Agreement | None = None,
+        self, recorder: Recorder, metric_objects: Mapping[str, Any] | None = None, ranks: Agreement | None = None
     ) -> None:
         self._recorder, self._objects, self._ranks = recorder, metric_objects, ranks
         self._means = recorder.means("train")
 
     def __call__(self, optimizer: Any = None) -> None:
-        record_means(self._recorder, self._with_objects(self._means.take("log")), optimizer)
+        self._record(optimizer)
+
+    def _record(self, optimizer: Any, *, ends: bool = True, may_repeat: bool = False) -> None:
+        means = self._means.take("log") if ends else self._means.peek("log")
+        if self._objects:
+            objects, recorder, ranks = self._objects, self._recorder, self._ranks
+            means = means | objects_of.recorded(objects, objects_of.LOG, recorder, ranks, means, ends=ends)
+        record_means(self._recorder, means, optimizer, may_repeat=may_repeat)
 
     def at_end(self, optimizer: Any = None) -> None:
         if not self.every.is_never or not self._recorder.rows:
-            record_means(self._recorder, self._with_objects(self._means.peek("log"), ends=False), optimizer)
+            self._record(optimizer, ends=False)
 
     def at_body_end(self, optimizer: Any = None) -> None:
         if not self.every.is_never:
-            record_means(self._recorder, self._with_objects(self._means.take("log")), optimizer, may_repeat=True)
-
-    def _with_objects(self, means: dict[str, float], *, ends: bool = True) -> dict[str, float]:
-        if not self._objects:
-            return means
-        return means | objects_of.recorded(self._objects, objects_of.LOG, self._recorder, self._ranks, means, ends=ends)
+            self._record(optimizer, may_repeat=True)
 
 
 def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any, *, may_repeat: bool = False) -> None:
-    """Record means, and the learning rate of each parameter group in its last step; nothing for no means.
-
-    The rate of the first is `lr`, of others `lr/NAME`, by the `name` of the group or its number.
+    """Record means, and the learning rate of each parameter group as it is now; nothing for no means.
 
     The last row of a run may be written twice: at its end, and by `log` where the run is continued and `log` is due at
-    once. The second one is left out.
-
-    Arguments:
-        may_repeat: True records a row that is just as the last one, as two bodies may end alike. Default: False.
+    once. The second one is left out, unless it `may_repeat`, as two bodies may end alike.
     """
     if not means:
         return
     row = {**means}
-    for name, rate in _rates(optimizer):
-        row.setdefault(name, rate)
+    # An optimizer around others may have no groups.
+    groups = [group for each in optimizers_of(optimizer) for group in getattr(each, "param_groups", ())]
+    for number, group in enumerate(groups):
+        if "lr" in group:
+            row.setdefault("lr" if number == 0 else f"lr/{group.get('name', number)}", float(group["lr"]))
     if may_repeat or not recorder.is_last_row(row):
         recorder.row(row)
-
-
-def _rates(optimizer: Any) -> Iterator[tuple[str, float]]:
-    # An optimizer around others may have no groups, and a group that was added no step.
-    groups = [
-        (group, rate)
-        for each in optimizers_of(optimizer)
-        for group, rate in zip_longest(getattr(each, "param_groups", ()), getattr(each, "_rates_of_last_step", ()))
-    ]
-    for number, (group, rate) in enumerate(groups):
-        if group is not None and "lr" in group:
-            name = "lr" if number == 0 else f"lr/{group.get('name', number)}"
-            yield name, float(group["lr"] if rate is None else rate)

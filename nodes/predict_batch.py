@@ -46,7 +46,7 @@ class PredictBatch:
         self._around = around(self.precision or training_precision, device)
 
     def __call__(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> Any:
-        function = predict_step or _of_model
+        function = predict_step or (lambda model, batch: model(batch))
         with torch.no_grad():
             predictions = function(model, batch) if self._around is None else self._around(function, model, batch)
         if predictions is None:
@@ -55,15 +55,5 @@ class PredictBatch:
         return predictions
 
     def idle(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> None:
-        """Take part in the forward pass of a sharded model, on a rank without a batch: nothing is predicted.
-
-        Arguments:
-            batch: the first of the round.
-        """
-        function = predict_step or _of_model
-        with torch.no_grad():
-            _ = function(model, batch) if self._around is None else self._around(function, model, batch)
-
-
-def _of_model(model: Any, batch: Any) -> Any:
-    return model(batch)
+        """Take part in the forward pass of a sharded model, on a rank without a batch, with the first of the round."""
+        self(model, batch, predict_step)

@@ -45,10 +45,8 @@ class Schedule:
         if len(set(optimizers)) < len(optimizers):
             names = ", ".join(type(each).__name__ for each in schedulers)
             raise UsageError(
-                f"`schedule` has several schedulers ({names}) of one optimizer, and each would overwrite or multiply "
-                "what the other has set",
-                "make one of them: torch's SequentialLR for one after the other, ChainedScheduler for both at once; or "
-                "step the other in a separate node, at another time",
+                f"`schedule` has several schedulers ({names}) of one optimizer, each of which sets its learning rate",
+                "make one of them: torch's SequentialLR for one after the other, ChainedScheduler for both at once",
             )
 
     def __call__(self, scheduler: Any) -> None:
@@ -56,7 +54,6 @@ class Schedule:
             if isinstance(each, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 raise UsageError(
                     "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
-                    "add the overlay that steps it with a metric: --overlay plateau, in Python "
-                    'graph.overlay("plateau")',
+                    'add the overlay `plateau`: --overlay plateau, in Python graph.overlay("plateau")',
                 )
             each.step()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import node, progress
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._optimizers import computes_losses, gradients_of, optimizers_of
+from graphtrain.nodes._optimizers import gradients_of, optimizers_of
 
 if TYPE_CHECKING:
     import torch
@@ -40,11 +41,11 @@ class Step:
     def setup(self, optimizer: Any, notify: Callable[[str], None] | None = None) -> None:
         self._optimizers, self._notify = optimizers_of(optimizer), notify
         for optimizer in self._optimizers:
-            if computes_losses(optimizer):
+            closure = inspect.signature(optimizer.step).parameters.get("closure")
+            if closure is not None and closure.default is closure.empty:
                 raise UsageError(
                     f"`step` has gradients, and `{type(optimizer).__name__}` computes the loss itself, several times",
-                    'train with the graph `lbfgs`: --graph lbfgs, in Python Graph.load("lbfgs"), or with a node of the '
-                    "kind `closure_step`",
+                    'train with the graph `lbfgs`: --graph lbfgs, in Python Graph.load("lbfgs")',
                 )
 
     def __call__(self) -> None:

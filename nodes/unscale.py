@@ -94,7 +94,6 @@ class Unscale:
         self.overflows += self.overflow
         if not self.scale:
             raise UsageError(
-                f"unscale: the scale of the loss has fallen from {self.init_scale:g} to 0: after {self.overflows} "
-                "overflows the gradients are still not finite, whatever the scale",
+                f"unscale: the scale of the loss has fallen to 0, after {self.overflows} overflows",
                 "look for the first loss that is not finite; a smaller learning rate or clip.max_norm may help",
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,8 +44,7 @@ class WritePredictions:
         predictions: one for each sample of the batch, as the kind `predict_batch` returns them.
         samples: number of samples in the batch.
         predictions_file: a path. One that ends in ``.jsonl`` is a file with a line of JSON for each sample; any other a
-            folder with a file of tensors for each batch, such as ``000000000032.safetensors``, the number of samples
-            before it: by name, `predictions` if there is only one, with the samples as their first dimension.
+            folder with a file of tensors for each batch, such as ``000000000032.safetensors``, the samples before it.
 
     Writes:
         written: the number of samples so far, for `end_prediction`.
@@ -77,21 +77,15 @@ class WritePredictions:
         # None: this is a rank without a batch in this round.
         batch = [samples, encode(predictions, samples)] if predictions is not None else None
         batches = self._ranks.gather(batch) if self._ranks is not None else [batch]
-        self._open()
+        if not self._is_open:
+            self._is_open = True
+            open_file = functools.partial(self._file.open, self.samples, self.size)
+            open_file() if self._ranks is None else self._ranks.lead(open_file)
         for count, content in filter(None, batches):
             if self._ranks is None or self._ranks.rank == 0:
                 self._file.append(self.samples, content)
             self.samples, self.size = self.samples + count, self.size + len(content)
         return self.samples
-
-    def _open(self) -> None:
-        if not self._is_open:
-
-            def cut_back() -> None:
-                self._file.open(self.samples, self.size)
-
-            cut_back() if self._ranks is None else self._ranks.lead(cut_back)
-            self._is_open = True
 
 
 def _as_lines(predictions: Any, samples: int) -> bytes:
@@ -99,65 +93,50 @@ def _as_lines(predictions: Any, samples: int) -> bytes:
 
     >>> _as_lines({"label": torch.tensor([1, 2]), "text": ["a", "b"]}, 2)
     b'{"label": 1, "text": "a"}\\n{"label": 2, "text": "b"}\\n'
-
-    Raises:
-        UsageError: there is not one prediction for each sample.
     """
-    is_named = isinstance(predictions, Mapping)
-    columns = {name: _values(name, value, samples) for name, value in _named(predictions).items()}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    columns = {name: _plain(value) for name, value in _columns(predictions, samples).items()}
+    rows: list[Any] = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if not isinstance(predictions, Mapping):
+        rows = columns[_ONLY]
     try:
-        lines = [json.dumps(json_value(row if is_named else row[_ONLY])) + "\n" for row in rows]
+        lines = [json.dumps(json_value(row)) + "\n" for row in rows]
     except TypeError as error:
-        raise UsageError(
-            f"predictions cannot be written as JSON: {error}", "return numbers, texts or tensors"
-        ) from None
+        raise UsageError(f"predictions cannot be written as JSON: {error}", "return numbers, texts, tensors") from None
     return "".join(lines).encode()
 
 
-def _as_tensors(predictions: Any, samples: int) -> bytes:
-    """A file of tensors.
-
-    Raises:
-        UsageError: there is not one prediction for each sample, or it is no tensor.
-    """
-    tensors = {}
-    for name, value in _named(predictions).items():
-        if isinstance(value, numpy.ndarray):
-            value = torch.from_numpy(value)
-        if not isinstance(value, torch.Tensor) or value.dtype not in value_types.TYPES:
-            what = f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else described(value)
-            raise UsageError(
-                f"a prediction called `{name}` is {what}, which a file of tensors cannot hold",
-                "write predictions to a file that ends in .jsonl",
-            )
-        _expect(name, value, samples)
-        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
-    return tensor_files.save(tensors)
-
-
-def _named(predictions: Any) -> Mapping[str, Any]:
-    return predictions if isinstance(predictions, Mapping) else {_ONLY: predictions}
-
-
-def _values(name: str, value: Any, samples: int) -> list[Any]:
-    """One plain value for each sample."""
-    _expect(name, value, samples)
+def _plain(value: Any) -> list[Any]:
+    """One plain value for each sample, of a tensor, an array, or a list of anything."""
     if isinstance(value, torch.Tensor | numpy.ndarray):
         return list(value.tolist())
     return [part.tolist() if isinstance(part, torch.Tensor | numpy.ndarray) else part for part in value]
 
 
-def _expect(name: str, value: Any, samples: int) -> None:
-    has_samples = value.ndim > 0 if isinstance(value, torch.Tensor | numpy.ndarray) else isinstance(value, list | tuple)
-    if not has_samples:
-        raise UsageError(
-            f"a prediction called `{name}` is {described(value)}, with no samples to tell apart",
-            "return a tensor or a list whose first dimension is the samples of the batch",
-        )
-    if len(value) != samples:
-        raise UsageError(
-            f"there are {len(value)} predictions called `{name}` for a batch of {samples} samples",
-            "return one for each sample; how many a batch holds, `batch_size(batch)` tells where it is not its first "
-            "dimension",
-        )
+def _as_tensors(predictions: Any, samples: int) -> bytes:
+    """A file of tensors."""
+    tensors = {}
+    for name, value in _columns(predictions, samples).items():
+        tensor = torch.from_numpy(value) if isinstance(value, numpy.ndarray) else value
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in value_types.TYPES:
+            what = f"a tensor of {tensor.dtype}" if isinstance(tensor, torch.Tensor) else described(tensor)
+            raise UsageError(
+                f"a prediction called `{name}` is {what}, which a file of tensors cannot hold",
+                "write predictions to a file that ends in .jsonl",
+            )
+        tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+    return tensor_files.save(tensors)
+
+
+def _columns(predictions: Any, samples: int) -> Mapping[str, Any]:
+    """The predictions by name, of which each has a value for every sample."""
+    columns: Mapping[str, Any] = predictions if isinstance(predictions, Mapping) else {_ONLY: predictions}
+    for name, value in columns.items():
+        is_array = isinstance(value, torch.Tensor | numpy.ndarray)
+        count = len(value) if (is_array and value.ndim) or isinstance(value, list | tuple) else None
+        if count != samples:
+            raise UsageError(
+                f"a prediction called `{name}` is {described(value)}, for a batch of {samples} samples",
+                "return a tensor or a list with one for each sample; how many a batch holds, `batch_size(batch)` tells "
+                "where it is not its first dimension",
+            )
+    return columns

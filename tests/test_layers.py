@@ -208,7 +208,7 @@ def test_imports_point_one_way() -> None:
 @pytest.mark.full
 def test_the_files_of_a_run_are_read_through_run() -> None:
     """What writes them is in `storage`; a resume takes the notices of the process before along."""
-    parsers = {"read_status", "read_starts", "tables_in", "RowsFile"}
+    parsers = {"read_status", "read_starts", "RowsFile"}
     found = {
         module
         for module, tree in MODULES.items()

@@ -17,7 +17,6 @@ from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
 # that begins with it belongs to Graphviz.)
 START_MARK = "+start"
 END_MARK = "+end"
-RETURN_MARK = "+to"  # follows the key of the source, and is followed by the position of the edge
 
 TITLE_LENGTH = 40  # characters
 LINE_LENGTH = 36
@@ -99,10 +98,10 @@ def describe(
     bypassed: Collection[str] = (),
     folded: Collection[str] = (),
 ) -> Description:
-    """What a picture of `graph` shows, from its declared edges alone; no kind is imported.
+    """What a picture of `graph` shows, with or without problems.
 
     Arguments:
-        graph: the graph; it may have problems. Names that are used and not declared are drawn too.
+        graph: the graph; names that are used and not declared are drawn too.
         counts, position, bypassed: as in `render`. A node that is not in `counts` ran 0 times; edges may be in it too.
         folded: the paths of bodies that are drawn as one box, as are those that never ran.
 
@@ -127,8 +126,7 @@ def describe(
             box.classes.append("current")
             box.width = 4.0
         if any(box.path == path or box.path.startswith(f"{path}/") for path in bypassed):
-            box.lines = [*box.lines[: None if counts is None else -1], *(["bypassed"] if box.path in bypassed else [])]
-            box.classes = ["same"]
+            box.lines, box.classes = ["bypassed"], ["same"]
     legend += ["bold outline: runs next"] if position is not None else []
     drawn.caption = [
         drawn.name,
@@ -140,20 +138,12 @@ def describe(
 
 
 def key_of(names: Iterable[str]) -> str:
-    """The key of the box for a path of names.
-
-    >>> key_of(["validate", "next_batch"]), key_of(["a:b"])
-    ('validate/next_batch', 'a+3Ab')
-    """
+    """The key of the box for a path of names: ``"validate/next_batch"``."""
     return "/".join(quote(name, safe="", errors="surrogatepass").replace("%", "+") or "+empty" for name in names)
 
 
 def first_few(lines: list[str], most: int) -> list[str]:
-    """At most `most` lines: where there are more, the last one says how many are left out, and that is never one.
-
-    >>> first_few(["a", "b", "c"], 3), first_few(["a", "b", "c", "d"], 3)
-    (['a', 'b', 'c'], ['a', 'b', 'and 2 more'])
-    """
+    """At most `most` lines: where there are more, the last one says how many are left out, and that is never one."""
     return lines if len(lines) <= most else [*lines[: most - 1], f"and {len(lines) - most + 1} more"]
 
 
@@ -175,8 +165,7 @@ def _add_level(drawn: Description, graph: GraphData, inside: tuple[str, ...], fo
     """Add one graph, and those nested in it; `inside` is the path of the node whose body it is."""
     body, path = key_of(inside), "".join(f"{name}/" for name in inside)
     prefix = f"{body}/" if inside else ""
-    back = _back_edges(graph)
-    main = _main_line(graph, back)
+    back, main = _flow(graph)
     hubs = Counter(graph.edges[source][position].target for source, position in back)
     names = [graph.start, *graph.edges, *(edge.target for edges in graph.edges.values() for edge in edges)]
     undeclared = {name: Node(name, name) for name in names if name not in graph.nodes and name != END}
@@ -216,7 +205,7 @@ def _add_level(drawn: Description, graph: GraphData, inside: tuple[str, ...], fo
                 main=place in main,
             )
             if arrow.back and source != edge.target and hubs[edge.target] >= FEWEST_RETURNS:
-                arrow.head = f"{arrow.source}{RETURN_MARK}{position + 1}"
+                arrow.head = f"{arrow.source}+to{position + 1}"
                 title = f"\N{UPWARDS ARROW} {shown(edge.target, TITLE_LENGTH)}"
                 drawn.boxes.append(Box(arrow.head, body, "return", ["return"], title))
             drawn.arrows.append(arrow)
@@ -233,14 +222,16 @@ def _lines(node: Node) -> list[str]:
     return [shown(line, LINE_LENGTH) for line in lines if line and line != node.name]
 
 
-# ---- the flow of a graph: the edges that close its loops, and its main line
+def _flow(graph: GraphData) -> tuple[set[Place], list[Place]]:
+    """The edges that close a loop, and those of the main line, which leads from the start always by the last edge.
 
-
-def _back_edges(graph: GraphData) -> frozenset[Place]:
-    """The edges that close a loop, depth first; the last edge of a node goes first, so that the usual path is down."""
-    found: set[Place] = set()
+    Depth first; the last edge of a node goes first, so that the usual path runs downwards.
+    """
+    back: set[Place] = set()
+    line: list[Place] = []
     is_on_path: dict[str, bool] = {}
     untried: dict[str, list[Place]] = {}
+    is_first_path = True
     for root in (graph.start, *graph.edges):
         path = [] if root in is_on_path else [root]
         while path:
@@ -249,25 +240,12 @@ def _back_edges(graph: GraphData) -> frozenset[Place]:
                 is_on_path[source] = True
                 untried[source] = [(edge.target, number) for number, edge in enumerate(graph.edges.get(source, ()))]
             if not untried[source]:
-                is_on_path[path.pop()] = False
+                is_on_path[path.pop()] = is_first_path = False
                 continue
             target, position = untried[source].pop()
             if is_on_path.get(target):
-                found.add((source, position))
+                back.add((source, position))
             elif target not in is_on_path and target != END:
                 path.append(target)
-    return frozenset(found)
-
-
-def _main_line(graph: GraphData, back: Collection[Place]) -> list[Place]:
-    """The edges that are drawn as one straight line: from the start, always the last edge that leads on."""
-    line: list[Place] = []
-    source = graph.start
-    while onward := [
-        position
-        for position, edge in enumerate(graph.edges.get(source, ()))
-        if edge.target != END and (source, position) not in back
-    ]:
-        line.append((source, onward[-1]))
-        source = graph.edges[source][onward[-1]].target
-    return line
+                line += [(source, position)] if is_first_path else []
+    return back, line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphtrain.graph.difference import Change, Difference
+from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import G, GraphData
 from graphtrain.printable import shown
 from graphtrain.viz.describe import LINE_LENGTH, NUMBERS, Description, describe, first_few
@@ -19,7 +19,7 @@ def describe_difference(difference: Difference) -> Description:
     """The second graph with the parts that only the first one has, and marks.
 
     Equal parts are grey. Added ones are green, thick, with ``+``; removed ones orange, dotted, with ``\N{MINUS SIGN}``;
-    changed ones blue, double, with ``~``. Differences without a place in the picture are listed above it.
+    changed ones blue, with ``~``. Differences without a place in the picture are listed above it.
 
     >>> from graphtrain import Graph
     >>> fit = Graph.load("fit")
@@ -32,7 +32,8 @@ def describe_difference(difference: Difference) -> Description:
     changed = [change for change in difference.changes if change.what in _OF_A_NODE]
     for box in drawn.nodes:
         around = [mark for path, mark in marks.items() if box.path == path or box.path.startswith(f"{path}/")]
-        lines = [_line(change) for change in changed if change.path.partition(".")[0] == box.path]
+        own = [change for change in changed if change.path.partition(".")[0] == box.path]
+        lines = [shown(str(change).removeprefix(f"{box.path}."), LINE_LENGTH + 4) for change in own]
         mark = around[0] if around else "changed" if lines else "same"
         if mark in MARKS:
             box.title, box.width = f"{SIGNS[mark]} {box.title}", MARKS[mark].width
@@ -65,12 +66,6 @@ def _union(before: GraphData, after: G) -> G:
     for source, old in before.edges.items():
         edges[source] = (*(edge for edge in old if edge not in edges[source]), *edges[source])
     return replace(after, nodes=nodes, edges=edges, guards={**before.guards, **after.guards})
-
-
-def _line(change: Change) -> str:
-    before, after = change.values
-    name = change.name.partition(".")[2] if change.what != "kind" else "kind"
-    return shown(f"{name}: {before} \N{RIGHTWARDS ARROW} {after}", LINE_LENGTH + 4)
 
 
 def _mark_arrows(drawn: Description, difference: Difference) -> None:

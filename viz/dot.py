@@ -5,15 +5,13 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from graphviz import Digraph, escape
 
 from graphtrain.graph.elements import kind_text, settings_of
 from graphtrain.printable import shown
 from graphtrain.viz.describe import END_MARK, START_MARK, TOOLTIP_LENGTH, Arrow, Box, Description
 from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS, look
-
-if TYPE_CHECKING:
-    from graphviz import Digraph
 
 # Two fonts of nearly the same widths, one of which most systems have: an SVG laid out with either and shown with the
 # other keeps its text centred in the boxes.
@@ -35,7 +33,6 @@ SHAPES = {
     "end": {**MARK, "shape": "doublecircle", "width": "0.11", "height": "0.11"},
     "return": {**SMALL, "shape": "plain", "style": "", "class": "return"},
 }
-ONE_OUTLINE = ("cylinder", "note", "folder")  # a second one would run through the name
 
 
 def to_dot(drawn: Description) -> str:
@@ -45,14 +42,7 @@ def to_dot(drawn: Description) -> str:
     An edge that returns to a hub leads to a node of the class ``return`` with the name of the hub.
     Every element has the class of its family (and ``heat0`` to ``heat10``, ``current``), for styles. In an SVG, the
     edges have the ids ``edge1``, ``edge2``, ... in the order of the arrows.
-
-    >>> from graphtrain import Graph
-    >>> from graphtrain.viz.describe import describe
-    >>> print(to_dot(describe(Graph.load("evaluate"))).splitlines()[0])
-    digraph evaluate {
     """
-    from graphviz import Digraph, escape
-
     digraph = Digraph(escape(drawn.name), graph_attr=GRAPH, node_attr=NODE, edge_attr=EDGE)
     if drawn.caption:
         lines = [(14, f"<b>{html.escape(drawn.caption[0])}</b>" if drawn.caption[0] else "")]
@@ -91,8 +81,6 @@ def _add_level(digraph: Digraph, drawn: Description, inside: str, touching: Coun
 
 
 def _of_box(box: Box, touching: int) -> dict[str, str]:
-    from graphviz import escape
-
     group = {"group": f"main line of {box.inside}"} if box.main and not box.is_body else {}
     if box.family == "return":
         return {**SHAPES["return"], "label": f"<<i>{html.escape(box.title)}</i>>", "tooltip": escape(box.title)}
@@ -101,7 +89,6 @@ def _of_box(box: Box, touching: int) -> dict[str, str]:
     fill, line = look(box.classes)
     mark = MARKS.get(box.classes[0])
     styles = ["filled", *(["rounded"] if box.is_body else []), *([mark.style] if mark is not None else [])]
-    shape = FAMILIES[box.family][1]
     words = [box.node.name, kind_text(box.node), *settings_of(box.node)]
     attributes = {
         "label": _table([(12, f"<b>{html.escape(box.title)}</b>"), *((10, html.escape(line)) for line in box.lines)]),
@@ -114,9 +101,8 @@ def _of_box(box: Box, touching: int) -> dict[str, str]:
     }
     if box.is_body:  # one line, inside the invisible frame
         return {**attributes, "margin": "12", "peripheries": "1"}
-    double = {"peripheries": "2"} if box.classes[0] == "changed" and shape not in ONE_OUTLINE else {}
     width = f"{min(3.0, max(0.75, 0.18 * touching)):.2f}"  # inches; a hub is wide: its arrows spread
-    return {**attributes, **double, **group, "shape": shape, "width": width}
+    return {**attributes, **group, "shape": FAMILIES[box.family][1], "width": width}
 
 
 def _table(rows: list[tuple[int, str]]) -> str:
@@ -126,8 +112,6 @@ def _table(rows: list[tuple[int, str]]) -> str:
 
 
 def _of_arrow(arrow: Arrow, bodies: set[str]) -> dict[str, str]:
-    from graphviz import escape
-
     lines = [
         *([arrow.label] if arrow.label else []),
         *([f"{arrow.count:,}\N{MULTIPLICATION SIGN}"] if arrow.count is not None else []),

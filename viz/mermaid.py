@@ -10,13 +10,7 @@ from graphtrain.viz.theme import LIGHT, look
 
 
 def to_mermaid(drawn: Description) -> str:
-    """The Mermaid flowchart of a graph: guarded edges dashed, nested graphs as subgraphs, one colour per family.
-
-    >>> from graphtrain import Graph
-    >>> from graphtrain.viz.describe import describe
-    >>> print([line for line in to_mermaid(describe(Graph.load("evaluate"))).splitlines() if "last_batch" in line][0])
-      n3_eval_batch -. "1 last_batch" .-> n4_end_evaluation
-    """
+    """The Mermaid flowchart of a graph: guarded edges dashed, nested graphs as subgraphs, one colour per family."""
     names = {box.key: re.sub(r"\W+", "_", f"n{n}_{box.key}", flags=re.ASCII) for n, box in enumerate(drawn.boxes)}
     lines = ["---", f'title: "{_escaped(" · ".join(filter(None, drawn.caption)))}"', "---", "flowchart TB"]
     lines += _level(drawn, names, "", "  ")
@@ -43,9 +37,5 @@ def _level(drawn: Description, names: dict[str, str], inside: str, indent: str) 
 
 
 def _escaped(text: str) -> str:
-    """Text inside quotes: every character that means something to Mermaid, Markdown or HTML as an entity.
-
-    >>> _escaped('a "b" <i>')
-    'a #34;b#34; #60;i#62;'
-    """
+    """Text inside quotes: every character that means something to Mermaid, Markdown or HTML as an entity."""
     return "".join(f"#{ord(character)};" if character in '#&%`{}[]\\;*"<>' else character for character in text)

@@ -21,15 +21,12 @@ from graphtrain.viz.dot import to_dot
 from graphtrain.viz.mermaid import to_mermaid
 from graphtrain.viz.theme import style
 
-TIMEOUT_SECONDS = 60.0
-
 # A stand-in for the program ``dot``: DOT on standard input, a drawing on standard output. It runs in a separate process
 # because the libraries write errors directly to standard error, and so that nothing in a drawing can end a run.
 _PYGRAPHVIZ = """\
-import sys
-from pygraphviz import AGraph
-drawing = AGraph(string=sys.stdin.buffer.read().decode()).draw(format=sys.argv[1], prog="dot")
-sys.stdout.buffer.write(drawing)
+import sys, pygraphviz
+graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 """
 
 
@@ -44,20 +41,10 @@ def render(
     position: str | None = None,
     bypassed: Collection[str] = (),
 ) -> Path:
-    """Draw a graph into a file, in the format that its suffix names; an existing file is overwritten.
-
-    Arguments, results and errors are those of `Graph.render`; in addition:
+    """Draw a graph, or the difference of two, into a file; arguments and errors are those of `Graph.render`.
 
     Arguments:
-        graph: the graph, which may have problems; or a difference, of which both graphs are drawn in one picture.
         bypassed: the paths of nodes that a run bypasses, which are drawn pale. Default: none.
-
-    >>> from graphtrain import Graph
-    >>> render(Graph.load("fit"), "fit.jpeg")
-    Traceback (most recent call last):
-        ...
-    graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
-      hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
     """
     path = Path(path)
     if path.suffix.lower() not in PICTURE_SUFFIXES:
@@ -66,16 +53,13 @@ def render(
             f"{path}: unknown format of a picture `{path.suffix}`",
             f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}{toml}",
         )
-    drawn = _described(graph, counts, position, bypassed)
-    match path.suffix.lower():
-        case ".mmd":
-            content = to_mermaid(drawn).encode()
-        case ".dot":
-            content = to_dot(drawn).encode()
-        case ".svg":
-            content = f'<?xml version="1.0" encoding="UTF-8"?>\n{_styled(drawn)}'.encode()
-        case suffix:
-            content = draw(to_dot(drawn), suffix[1:])
+    drawn, format = _described(graph, counts, position, bypassed), path.suffix.lower()[1:]
+    if format == "svg":
+        content = f'<?xml version="1.0" encoding="UTF-8"?>\n{element(to_dot(drawn), style())}'.encode()
+    elif format in ("dot", "mmd"):
+        content = (to_dot if format == "dot" else to_mermaid)(drawn).encode()
+    else:
+        content = draw(to_dot(drawn), format)
     try:
         write_output(path, content)
     except OSError as error:
@@ -83,24 +67,15 @@ def render(
     return path
 
 
-def svg(graph: GraphData | Difference, counts: Mapping[str, int] | None = None, position: str | None = None) -> str:
-    """The picture of a graph as an SVG element for a notebook; arguments as in `render`.
-
-    >>> from graphtrain import Graph
-    >>> svg(Graph.load("evaluate")).startswith("<svg")
-    True
-    """
-    return _styled(_described(graph, counts, position))
+def svg(graph: GraphData | Difference, *shown: Any) -> str:
+    """The picture of a graph as an SVG element for a notebook; arguments as in `render`."""
+    return element(to_dot(_described(graph, *shown)), style())
 
 
-def element(dot_text: str) -> str:
-    """The SVG element that a DOT text draws, in light colours; with `style`, it follows the reader's scheme."""
-    text = draw(dot_text, "svg").decode()
-    return text[text.index("<svg") :].replace("<svg", '<svg class="graphtrain"', 1)
-
-
-def _styled(drawn: Description) -> str:
-    return element(to_dot(drawn)).replace(">", f">\n<style>\n{style()}</style>", 1)
+def element(dot_text: str, css: str = "") -> str:
+    """The SVG element that a DOT text draws, in light colours; with `style` it follows the reader's scheme."""
+    tag, _, rest = draw(dot_text, "svg").decode().partition("<svg")[2].partition(">")
+    return f'<svg class="graphtrain"{tag}>{css and f"<style>{css}</style>"}{rest}'
 
 
 def _described(graph: GraphData | Difference, *shown: Any) -> Description:
@@ -121,7 +96,7 @@ def draw(dot_text: str, format: str) -> bytes:
     for program in programs:
         try:
             # S603: the command is `dot` or this interpreter; a stranger's text arrives as input only.
-            done = subprocess.run(program, input=dot_text.encode(), capture_output=True, timeout=TIMEOUT_SECONDS)  # noqa: S603
+            done = subprocess.run(program, input=dot_text.encode(), capture_output=True, timeout=60)  # noqa: S603
         except (OSError, subprocess.SubprocessError) as error:
             reasons.append(f"{program[0]}: {shown(error)}")
             continue

@@ -67,11 +67,7 @@ DARK = Scheme("#0d1117", "#e6edf3", "#a3b0bd", "#ff6bb5", "#96500f", tint=0.30, 
 
 
 def mix(first: str, second: str, share: float) -> str:
-    """The colour between two: `share` of the second one.
-
-    >>> mix("#000000", "#ffffff", 0.5)
-    '#808080'
-    """
+    """The colour between two: `share` of the second one."""
     pairs = [[int(colour[place : place + 2], 16) for colour in (first, second)] for place in (1, 3, 5)]
     return "#" + "".join(f"{round(low + (high - low) * share):02x}" for low, high in pairs)
 

@@ -15,7 +15,6 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from graphtrain.kind.fields import EPOCH_FIELDS, ON_GRADIENTS, Field, action_of
@@ -28,13 +27,12 @@ FAMILIES: tuple[str, ...] = get_args(Family)
 
 # The parameter of every node with `every`: the amount before which it is not due.
 FROM = "from"
-_FROM_DESCRIPTION = "the node is not due before this amount. Default: it may be due from the start."
 
 # The resource that only a run of several ranks has: in one process, a kind with it as optional is bypassed.
 RANKS = "ranks"
 
 # The values of a parameter that is left out: None, and a bound without effect.
-_LEFT_OUT = (None, math.inf)
+LEFT_OUT = (None, math.inf)
 
 # The family in which a kind with an effect is drawn; of several, the first.
 _FAMILY_OF_EFFECT: Mapping[str, Family] = {
@@ -43,9 +41,6 @@ _FAMILY_OF_EFFECT: Mapping[str, Family] = {
     "exchange": "ranks",
     **dict.fromkeys(("clip", "divide", "read", "scale", "use", "zero_grad"), "gradient"),
 }
-
-# `varying` of a kind that does not declare it.
-_BY_DEFAULT = ("",)
 
 # The methods that are called at the end of the run, and of the body that a node is in.
 ENDINGS = ("at_end", "at_body_end")
@@ -153,7 +148,7 @@ class Kind:
     effects: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     idle_without: tuple[str, ...] = dataclasses.field(default=(), init=False)
-    varying: tuple[str, ...] = _BY_DEFAULT
+    varying: tuple[str, ...] = ("",)  # not declared
     transient: tuple[str, ...] = ()
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     step_inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -163,9 +158,6 @@ class Kind:
     family: str = ""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).copy().items():
-            if isinstance(value, Mapping):
-                setattr(self, name, MappingProxyType(dict(value)))
         for name in ("writes", "effects", "optional", "varying", "transient"):
             names = getattr(self, name)
             setattr(self, name, (names,) if isinstance(names, str) else tuple(names))
@@ -181,7 +173,7 @@ class Kind:
         self.monitor = self._typed(Metric)
         self.mode = self._typed(Mode) if self.monitor else ""
         fixed = {self.trigger, FROM, *self.writes, *self.extra_due_fields.values()}  # read before the node runs
-        if self.varying == _BY_DEFAULT:
+        if self.varying == ("",):
             is_class = inspect.isclass(self.implementation)
             self.varying = () if is_class else tuple(name for name in self.parameters if name not in fixed)
         actions = {action.effect for action in self.actions}
@@ -231,8 +223,8 @@ class Kind:
     @property
     def descriptions(self) -> dict[str, str]:
         """The description of each parameter that its docstring describes."""
-        everywhere = {FROM: _FROM_DESCRIPTION} if FROM in self.parameters else {}
-        return {**everywhere, **descriptions_of(self.implementation)}
+        start = "the node is not due before this amount. Default: it may be due from the start."
+        return {**({FROM: start} if FROM in self.parameters else {}), **descriptions_of(self.implementation)}
 
     def has_effect(self, effect: str) -> bool:
         """True if a visit may have an effect, whatever the optimizer."""
@@ -264,23 +256,15 @@ class Kind:
         Arguments:
             varying: the parameters whose values are not known before the visit. Default: none.
         """
-        left_out = [name for name in self.idle_without if name not in varying and parameters[name] in _LEFT_OUT]
+        left_out = [name for name in self.idle_without if name not in varying and parameters[name] in LEFT_OUT]
         return bool(left_out) and len(left_out) == len(self.idle_without)
-
-    def due_fields(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """The fields that make it due in addition to its trigger, with these parameters."""
-        return tuple(field for field, name in self.extra_due_fields.items() if parameters[name] not in _LEFT_OUT)
 
     def counter(self, name: str) -> Field | None:
         """The counter of a window to which a field belongs: the counter itself, its size, or whether it is full."""
-        counters = (field for field in self.fields.values() if field.counts is not None)
-        return next((field for field in counters if name in (field.name, field.window, field.full)), None)
-
-    def new_instance(self) -> Any:
-        """A fresh object of a class kind with its progress at the defaults; for a function, an empty record."""
-        instance = self.implementation() if inspect.isclass(self.implementation) else FunctionRecord()
-        self.reset(instance, whole=True)
-        return instance
+        for field in self.fields.values():
+            if field.counts is not None and name in (field.name, field.window, field.full):
+                return field
+        return None
 
     def reset(self, instance: Any, *, whole: bool = False) -> None:
         """Reset the progress of `instance` to the defaults; if `whole`, also fields declared with `stays`."""

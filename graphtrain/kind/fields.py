@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 OnGradients = Literal["backward", "clip", "divide", "exchange", "read", "scale", "unscale", "use", "step", "zero_grad"]
@@ -82,17 +82,6 @@ class Field:
     with_gradients: bool = False
     in_digest: bool = True
     stays: bool = False
-
-    def declared(self, name: str, type: Any, names: Collection[str]) -> Field:
-        """The attribute value made by `progress`; `names` are those of all fields of the kind."""
-        field = replace(self, name=name, type=type)
-        if self.restarts == GRADIENTS:
-            field = replace(field, restarts=None, with_gradients=True)
-        if self.counts is None:
-            return field
-        others = {each for each in names if each != name}
-        last, window, full = ((each if each in others else None) for each in (f"last_{name}", "window", "full"))
-        return replace(field, last=last, window=window, full=full if window else None)
 
 
 def progress(

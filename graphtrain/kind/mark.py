@@ -6,11 +6,12 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
 
 from graphtrain.kind.declaration import ENDINGS, FROM, Declared, Kind, Read, Slot
-from graphtrain.kind.fields import EFFECTS, Field
-from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger, marks_of
+from graphtrain.kind.fields import EFFECTS, GRADIENTS, Field
+from graphtrain.kind.parameter import REQUIRED, Parameter, is_trigger
 from graphtrain.kind.signatures import hints_of
 from graphtrain.kind.trigger import Trigger
 
@@ -178,7 +179,15 @@ def _attributes(target: type) -> tuple[dict[str, Parameter], dict[str, Field]]:
     for name, annotation in hints.items():
         value = members.get(name, REQUIRED)
         if isinstance(value, Field):
-            fields[name] = value.declared(name, annotation, {*hints, *computed})
+            is_sum = value.restarts == GRADIENTS
+            restarts = None if is_sum else value.restarts
+            field = replace(value, name=name, type=annotation, restarts=restarts, with_gradients=is_sum)
+            if field.counts is not None:  # the engine keeps these, where the kind has them
+                last, window, full = (
+                    each if each in {*hints, *computed} else None for each in (f"last_{name}", "window", "full")
+                )
+                field = replace(field, last=last, window=window, full=full if window else None)
+            fields[name] = field
         elif typing.get_origin(annotation) is not typing.ClassVar:
             parameters[name] = Parameter(name, annotation, value)
     for name, value in members.items():
@@ -208,6 +217,8 @@ def _read(function: Callable[..., Any], first: int = 0) -> tuple[tuple[Read, ...
         if argument.kind is argument.KEYWORD_ONLY:
             parameters[argument.name] = Parameter(argument.name, annotation, argument.default)
         else:
-            holds = [mark.holds for mark in marks_of(annotation) if isinstance(mark, Slot)]
+            members = (annotation, *typing.get_args(annotation))  # of a union
+            marks = [mark for member in members for mark in typing.get_args(member)]
+            holds = [mark.holds for mark in marks if isinstance(mark, Slot)]
             reads.append(Read(argument.name, argument.default, frozenset().union(*holds)))
     return tuple(reads), parameters

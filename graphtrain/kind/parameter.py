@@ -74,11 +74,6 @@ class Parameter:
         return coerce(value, self.annotation)
 
 
-def marks_of(annotation: Any) -> list[Any]:
-    """What `Annotated` adds to a type, or to a member of a union."""
-    return [mark for member in (annotation, *get_args(annotation)) for mark in get_args(member)]
-
-
 def is_trigger(annotation: Any) -> bool:
     """True for `Trigger` and for `Trigger | None`."""
     return Trigger in (annotation, *get_args(annotation))
@@ -229,19 +224,14 @@ _LARGE = frozenset({"acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "io
 
 
 def known_mode(metric: str) -> Mode | None:
-    """What the last part of a metric's name says: "min" for a loss or an error, "max" for an accuracy and the like.
+    """What the last part of a metric's name says: "min" for a loss, "max" for an accuracy, None for neither.
 
-    Returns:
-        None for a name that says neither.
-
-    >>> known_mode("val/loss"), known_mode("val/top1_error"), known_mode("val/accuracy"), known_mode("loss/f1")
-    ('min', 'min', 'max', 'max')
-    >>> known_mode("val/width")
+    >>> known_mode("val/loss"), known_mode("val/top1_error2"), known_mode("loss/f1"), known_mode("val/width")
+    ('min', 'min', 'max', None)
     """
-    words = re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].casefold())
-    if any(word.strip("0123456789") in _SMALL for word in words):
-        return "min"
-    return "max" if not _LARGE.isdisjoint(words) else None
+    words = {*re.split(r"[^a-z0-9]+", metric.rpartition("/")[2].casefold())}
+    words |= {word.strip("0123456789") for word in words}
+    return "min" if words & _SMALL else "max" if words & _LARGE else None
 
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
 from typing import Any
@@ -43,13 +44,8 @@ def decimal(value: Fraction) -> str:
     >>> decimal(Fraction(1, 4)), decimal(Fraction(1, 3)), decimal(Fraction(3))
     ('0.25', '1/3', '3')
     """
-    if value.denominator == 1:
-        return str(value.numerator)
-    places = next((n for n in range(1, 16) if 10**n % value.denominator == 0), None)
-    if places is None:
-        return f"{value.numerator}/{value.denominator}"
-    whole, rest = divmod(value.numerator * 10**places // value.denominator, 10**places)
-    return f"{whole}.{rest:0{places}d}"
+    shown = f"{(Decimal(value.numerator) / value.denominator).normalize():f}"
+    return shown if Fraction(shown) == value else str(value)
 
 
 @dataclass(init=False, repr=False, unsafe_hash=True, slots=True)

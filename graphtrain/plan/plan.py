@@ -6,6 +6,7 @@ Checks analyse a plan, binding adds resources to it, and save points follow from
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.graph.elements import END, GraphData, Node, Problem
-from graphtrain.kind import Read
-from graphtrain.kind.declaration import FROM
+from graphtrain.kind import FunctionRecord, Read
+from graphtrain.kind.declaration import FROM, LEFT_OUT
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.language.syntax import Expression
@@ -87,13 +88,16 @@ class PlanNode:
         self.trigger: Trigger | None = self.parameters.get(kind.trigger or "")
         self.start: Trigger | None = self.parameters.get(FROM)
         self.triggers = [trigger for trigger in (self.trigger, self.start) if trigger is not None]
-        self.extra_due_fields = kind.due_fields(self.parameters)
+        also = kind.extra_due_fields.items()
+        self.extra_due_fields = [field for field, name in also if self.parameters[name] not in LEFT_OUT]
         self.is_never_due = self.trigger is not None and self.trigger.is_never and not self.extra_due_fields
         self.can_be_skipped = kind.trigger == "every" and self.trigger is not None
 
     def new_instance(self) -> Any:
         """An instance of its kind, with its parameters."""
-        instance = self.kind.new_instance()
+        kind = self.kind
+        instance = kind.implementation() if inspect.isclass(kind.implementation) else FunctionRecord()
+        kind.reset(instance, whole=True)
         for name, value in self.parameters.items():
             setattr(instance, name, value)
         return instance

@@ -64,6 +64,8 @@ class RankSave:
 
     def tell(self, outcome: SavedCheckpoint | BaseException) -> None:
         """Publish on rank 0 the checkpoint that is written, or why it is not."""
+        if self.ranks.world_size == 1:
+            return
         if isinstance(outcome, SavedCheckpoint):
             common = {"digest": outcome.manifest.digest, "not_finite": outcome.manifest.not_finite}
             self._publish(_OUTCOME, {"name": outcome.name, "facts": common})
@@ -79,7 +81,7 @@ class RankSave:
         others = range(1, self.ranks.world_size)
         try:
             common, report = self._write_files(folder.name, facts)
-            reports = [report, *(self._read(_FILES, rank) for rank in others)]
+            reports = [report, *[self._read(_FILES, rank) for rank in others]]
         except Exception as error:
             self._fail(reason_of(error))
             for rank in others:  # the folder is removed once none writes any more
@@ -91,7 +93,7 @@ class RankSave:
     def follow(self, facts: Manifest) -> SavedCheckpoint:
         """Write the part of another rank than 0; returns the outcome, which rank 0 tells: for all, the same error."""
         try:
-            self._write_files("", facts)
+            self._publish(_FILES, self._write_files("", facts)[1])
         except Exception as error:
             reason = error.message if isinstance(error, GraphtrainError) else reason_of(error)
             # That ranks differ, all of them find by the digests.
@@ -132,7 +134,6 @@ class RankSave:
         report = {"files": files, "digest": digest, "own": own}
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite
-        self._publish(_FILES, report)
         return common, report
 
     # ---- messages between ranks

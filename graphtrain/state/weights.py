@@ -92,7 +92,9 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
         **{
             key: f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(tensors[key])} in the module"
             for key, tensor in saved.items()
-            if key in tensors and not is_lazy(tensors[key]) and not _matches(tensor, tensors[key])
+            if key in tensors and not is_lazy(tensors[key])
+            # Never integers, such as quantised weights, in place of floats.
+            if (tensor.shape, tensor.is_floating_point()) != (tensors[key].shape, tensors[key].is_floating_point())
         },
     }
     if problems:
@@ -104,20 +106,11 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     return [*saved]
 
 
-def _matches(saved: Any, expected: torch.Tensor) -> bool:
-    """True for the same shape, and never for integers, such as quantised weights, in place of floats."""
-    if not isinstance(saved, torch.Tensor):
-        return False
-    return saved.shape == expected.shape and saved.is_floating_point() == expected.is_floating_point()
-
-
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a sharded tensor that this rank has; any other as it is."""
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def dtype_and_shape(tensor: Any) -> str:
-    """``"float32 (2, 3)"``; for other values, the type."""
-    if not isinstance(tensor, torch.Tensor):
-        return type(tensor).__name__
+def dtype_and_shape(tensor: torch.Tensor) -> str:
+    """``"float32 (2, 3)"``."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

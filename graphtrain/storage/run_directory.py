@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,25 +29,18 @@ _NUMBERS = {int, float}
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """The starts of the run in a directory, oldest first, as far as they can be read."""
-    try:
-        return tables_in((path / STARTS_FILE).read_bytes().splitlines())
-    except OSError:
-        return []
+    """The starts of the run in a directory, oldest first, as far as they can be read: a kill may have cut a line."""
+    starts: list[Any] = []
+    with suppress(OSError):
+        for line in (path / STARTS_FILE).read_bytes().splitlines():
+            with suppress(ValueError):
+                starts.append(json.loads(line))
+    return [start for start in starts if isinstance(start, dict)]
 
 
 def has_begun(run_dir: Path) -> bool:
     """True for a directory with a run that began; one that failed before has a status, and no start."""
     return bool(read_starts(run_dir))
-
-
-def tables_in(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The tables among lines of JSON; lines that a kill has cut are left out."""
-    tables = []
-    for line in lines:
-        with suppress(ValueError):
-            tables.append(json.loads(line))
-    return [table for table in tables if isinstance(table, dict)]
 
 
 # ---- the status

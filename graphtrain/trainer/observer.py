@@ -44,6 +44,10 @@ class Observer:
         session, run_clock = self._session, self._session.compiled.run_clock
         seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
         steps, epochs, batch = map(run_clock.count, ("steps", "epochs", "epoch_batches"))
+        # Until the first end, at the average pace since the run was started or continued.
+        here, before = elapsed - self._started, self._shares_at_start
+        moved = [(share, share - before[term]) for term, share in shares.items() if share > before.get(term, share)]
+        left = [here * (1 - share) / made for share, made in moved]
         name, fetched, batches = run_clock.evaluation(session.loop.position) or (None, None, None)
         return Snapshot(
             state=state,
@@ -66,7 +70,7 @@ class Observer:
             metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
-            seconds_left=self._seconds_left(shares, elapsed - self._started),
+            seconds_left=min(left, default=None) if here >= _SAMPLE_SECONDS else None,
             memory_bytes=_memory_bytes(session.device),
             device=str(session.device),
             seconds=seconds,
@@ -86,18 +90,6 @@ class Observer:
         since, before = samples[0]
         span = spent - since
         return {unit: (count - before[unit]) / span for unit, count in counts.items()} if span >= _LEAST_SECONDS else {}
-
-    def _seconds_left(self, shares: dict[Term, float], elapsed: float) -> float | None:
-        """Seconds until the first end, at the average pace since the run was started or continued."""
-        if elapsed < _SAMPLE_SECONDS:
-            return None
-        before = self._shares_at_start
-        left = [
-            elapsed * (1 - share) / (share - before[term])
-            for term, share in shares.items()
-            if share > before.get(term, share)
-        ]
-        return min(left, default=None)
 
 
 def _memory_bytes(device: torch.device) -> int | None:

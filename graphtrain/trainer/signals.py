@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+_ACKNOWLEDGED = "stopping as soon as possible; Ctrl-C again stops at once, without saving"
 _STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
 @contextlib.contextmanager
-def stop_signals(stop: Callable[[int], None], acknowledgement: str) -> Iterator[None]:
-    """While the block runs, signals call `stop` with their number; the first SIGINT prints an acknowledgement at once.
+def stop_signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """While the block runs, signals call `stop` with their number; the first SIGINT is acknowledged at once.
 
     `stop` must only set a flag. Outside the main thread, where Python allows no handlers, nothing is handled.
     """
@@ -37,7 +38,7 @@ def stop_signals(stop: Callable[[int], None], acknowledgement: str) -> Iterator[
         if number == signal.SIGINT:
             is_interrupted = True
             with contextlib.suppress(Exception):  # within another write, or nobody sees it
-                print(acknowledgement, file=sys.stderr, flush=True)  # noqa: T201  # whoever pressed Ctrl-C waits
+                print(_ACKNOWLEDGED, file=sys.stderr, flush=True)  # noqa: T201  # whoever pressed Ctrl-C waits
 
     is_main = threading.current_thread() is threading.main_thread()
     numbers = [number for number in _STOPPING if is_main and signal.getsignal(number) is not signal.SIG_IGN]

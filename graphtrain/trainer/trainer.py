@@ -37,10 +37,6 @@ from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
 
-# What the first Ctrl-C prints at once, with a run directory and without.
-_STOPPING = "stopping at the next save point; Ctrl-C again stops at once, without saving"
-_STOPPING_UNSAVED = "stopping after this node; Ctrl-C again stops at once"
-
 
 @final
 class Trainer(RunView):
@@ -229,8 +225,7 @@ class Trainer(RunView):
 
         list(breakpoints())  # refused before anything is done
         begins = not run.has_begun
-        signals = stop_signals(run.stop, _STOPPING_UNSAVED if run.files is None else _STOPPING)
-        with signals, self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
+        with stop_signals(run.stop), self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
                 return Outcome.STOPPED
             if not begins or run.resumed_from is not None:

@@ -36,6 +36,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     )
     if find_spec("graphtrain.command.verifying"):  # as good, without the import of torch in each process
         monkeypatch.setattr("graphtrain.command.verifying.launch", launched)
+        # In this process, whose output is what a page shows.
+        monkeypatch.setattr("graphtrain.command.verifying.code_of_a_process", lambda call: int(not call()))
     if find_spec("graphtrain.ranks.launcher"):  # a command with `; echo $?` is launched by a shell, as it is
         monkeypatch.setattr("graphtrain.ranks.launcher.launch", launched_ranks)
     # One thread here and in the processes that a page starts: a resume reports another number.

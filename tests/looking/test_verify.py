@@ -93,9 +93,9 @@ def trainer_of(script: str, graph: Graph | str, **options: Any) -> Trainer:
 
 
 def rows(result: Result) -> list[list[str]]:
-    """From, to and result of each span, the oldest first."""
+    """From, to and result of each span."""
     found = re.findall(r"^(\S.*) to (\S+): (equal|cannot be replayed|\d+ fields? differ)", result.out, re.MULTILINE)
-    return [[*cells[:2], re.sub(r"\d+ fields? ", "", cells[2])] for cells in reversed(found)]
+    return [[*cells[:2], re.sub(r"\d+ fields? ", "", cells[2])] for cells in found]
 
 
 def differing(result: Result) -> list[str]:

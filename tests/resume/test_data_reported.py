@@ -325,7 +325,7 @@ REFUSED: dict[str, tuple[World, str]] = {
     "persistent workers of a stream": (
         persistent(kinds.BufferedSet()), "cannot be resumed exactly(.|\n)*hint: use persistent_workers=False",
     ),
-    "too large a number": (chosen([0, 12]), rf"`train_data`: {NUMBERS}\[0, 12\]"),
+    "too large a number": (chosen([0, 12]), rf"{NUMBERS}\[0, 12\]"),
     "a negative number": (chosen([-1, 3]), rf"{NUMBERS}\[-1, 3\]"),
     "no numbers": (chosen([]), NUMBERS),
     "no numbers in a tensor": (chosen(torch.tensor([]).long()), NUMBERS),
@@ -337,7 +337,7 @@ REFUSED: dict[str, tuple[World, str]] = {
     "text": (chosen("012"), NUMBERS),
     "numbers of another data": (
         reading(lambda: {"train_data": twelve(), "val_data": twelve()}, edit=held_out),
-        f"`val_data`: {NUMBERS}",
+        NUMBERS,
     ),
     "numbers for a DataLoader": (
         chosen([1], lambda: DataLoader(Noisy())), "`train_data` is a DataLoader(.|\n)*pass a Loader",

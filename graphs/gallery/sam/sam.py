@@ -1,6 +1,6 @@
 """Sharpness-aware minimization on handwritten digits with 40% wrong training labels.
 
-    graphtrain run graphs/gallery/sam/sam.py --overlay sam train_batch.radius=0.3 finish.after='50 epochs'
+    graphtrain run graphs/gallery/sam/sam.py --overlay sam finish.after='50 epochs'
 
 Plain training memorizes the wrong labels. The overlay `sam` computes each gradient at the weights within `radius` that
 have the highest loss, so that training finds a flat minimum, where wrong labels fit less well.
