@@ -328,7 +328,7 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
 def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stage: str = "train") -> Graph:
     """A graph with a node for each of these hooks that is overridden, at its place."""
     for name, place in places.items():
-        if trainer.owners_of(name):
+        if owners := trainer.owners_of(name):
             of_batch = ("batch_index", "loader") if stage != "train" else ("batch_index",)
             reads = {key: f"next_batch.{key}" for key in of_batch if "_batch_" in name}
             if name in ("on_train_epoch_start", "on_train_batch_start"):
@@ -337,8 +337,13 @@ def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stag
                 reads["epoch"] = "begin_epoch.runs"
             if name == "on_train_batch_start":
                 reads["is_last"] = "next_batch.last"
-            graph = graph.hook(place, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=reads)
+            settings = {"hook": name, "of": _classes(owners), "stage": stage}
+            graph = graph.hook(place, nodes.ModuleHook, name=name, **settings, reads=reads)
     return graph
+
+
+def _classes(owners: list[Any]) -> str:
+    return ", ".join(type(owner).__name__ for owner in owners)
 
 
 def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
@@ -360,8 +365,8 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
     if "schedule" in graph.nodes and trainer.lr_scheduler_configs:
         graph = graph.remove("schedule", to="decide")
     chain: list[tuple[str, Any, dict[str, Any]]] = [("module_epoch_end", nodes.ModuleEpochEnd, {})]
-    if trainer.owners_of(name := "on_train_epoch_end"):
-        chain.insert(0, (name, nodes.ModuleHook, {"hook": name}))
+    if owners := trainer.owners_of(name := "on_train_epoch_end"):
+        chain.insert(0, (name, nodes.ModuleHook, {"hook": name, "of": _classes(owners)}))
     schedulers = _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
     resources |= schedulers
     if schedulers and not trainer.model.automatic_optimization:  # the module steps them
@@ -411,8 +416,9 @@ def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
     if stage == "test":
         last = "end_evaluation"
         graph = graph.replace(last, nodes.end_evaluation)
-    if trainer.owners_of("teardown"):
-        graph = graph.insert("teardown", nodes.ModuleHook, after=last, hook="teardown", stage=stage)
+    if owners := trainer.owners_of("teardown"):
+        of = _classes(owners)
+        graph = graph.insert("teardown", nodes.ModuleHook, after=last, hook="teardown", of=of, stage=stage)
     limit = getattr(trainer, f"limit_{stage}_batches")
     graph = graph if limit == 1.0 and isinstance(limit, float) else graph.set("next_batch", limit=limit)
     resources = {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": nodes.evaluation_step}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from graphtrain.command.cli import options
 from graphtrain.command.script import Script, function_in, import_script, split_script
 from graphtrain.command.settings import arguments_of, setup_arguments
 from graphtrain.errors import UsageError
+from graphtrain.lazy import imported
 from graphtrain.trainer.graph import Graph
 
-# Those that stand in for a script.
-ADAPTER_OPTIONS = ("lightning", "data")
 adapter_options = options(
     click.option("--lightning", metavar="MODULE:CLASS", help="A LightningModule in place of a script."),
     click.option("--data", metavar="MODULE:CLASS", help="With --lightning: its LightningDataModule."),
@@ -28,12 +26,7 @@ script_argument = click.argument("script", default="", metavar="[SCRIPT[:FUNCTIO
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptOrClass:
-    """What the words of a command name: a script, or a class that an adapter trains.
-
-    Attributes:
-        script: ``SCRIPT[:FUNCTION]``; empty for a class.
-        lightning, data: as of `adapter_options`.
-    """
+    """What the words of a command name: a script, or the class that is given as ``--lightning``, with ``--data``."""
 
     script: str = ""
     lightning: str | None = None
@@ -41,21 +34,12 @@ class ScriptOrClass:
 
     @property
     def words(self) -> list[str]:
-        """Those by which commands name it.
-
-        >>> ScriptOrClass(lightning="net.py:Net", data="net.py:Data").words
-        ['--lightning', 'net.py:Net', '--data', 'net.py:Data']
-        """
-        named = {name: getattr(self, name) for name in ADAPTER_OPTIONS}
-        options = [word for name, value in named.items() if value is not None for word in (f"--{name}", value)]
-        return [self.script] if self.script else options
+        """Those by which commands name it: ``["--lightning", "net.py:Net"]``."""
+        options = {"--lightning": self.lightning, "--data": self.data}.items()
+        return [self.script] if self.script else [word for name, value in options if value for word in (name, value)]
 
     def program(self) -> Script:
-        """The script, which is imported, or what the adapter makes of the class.
-
-        Raises:
-            UsageError: Lightning is not installed, or there is no such script, module, function or class.
-        """
+        """The script, which is imported, or what the adapter makes of the class."""
         return Script.of_script(self.script) if self.script else self._adapted()
 
     def imported_again(self) -> Script:
@@ -95,27 +79,17 @@ def _class_of(named: str) -> Callable[..., Any]:
     place, _, name = named.rpartition(":")
     if not place:
         raise UsageError(f"expected MODULE:CLASS or FILE.py:CLASS, got `{named}`", "as in train.py:Net")
-    if place.endswith(".py"):
-        return function_in(import_script(Path(place)), place, name)
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return function_in(importlib.import_module(place), place, name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise
-        raise UsageError(f"there is no module `{place}`", f"a file is named {place}.py:{name}") from None
-    finally:
-        sys.path.remove(str(Path.cwd()))
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return function_in(import_script(Path(place)) if place.endswith(".py") else imported(place), place, name)
 
 
-def script_or_class(script: str, settings: Sequence[str], **named: Any) -> tuple[ScriptOrClass, list[str]]:
-    """What the words of a command name, and its settings, of which `script` is one if a class is named.
-
-    Raises:
-        click.UsageError: neither is named.
-    """
-    if named["lightning"] is not None:
-        return ScriptOrClass(**named), [*filter(None, [script]), *settings]
+def script_or_class(
+    script: str, settings: Sequence[str], lightning: str | None, data: str | None
+) -> tuple[ScriptOrClass, list[str]]:
+    """What the words of a command name, and its settings, of which `script` is one if a class is named."""
+    if lightning is not None:
+        return ScriptOrClass(lightning=lightning, data=data), [*filter(None, [script]), *settings]
     if not script:
         missing = "Missing argument 'SCRIPT[:FUNCTION]', or --lightning MODULE:CLASS."
         raise click.UsageError(missing, click.get_current_context())

@@ -10,6 +10,7 @@ import click
 
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.lazy import imported
+from graphtrain.ranks.launcher import launched
 from graphtrain.version import __version__
 
 # Every command, in groups, and the module of this package that declares it, which is imported when the command is used.
@@ -33,9 +34,10 @@ class Command(click.Command):
     """A command, which exits with the code that its function returns; a failure is one readable message."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the function, and exit."""
+        """Call the function, if asked for in several processes, and exit."""
         with exit_on_failure():
-            code = super().invoke(ctx)
+            code = launched(ctx.params.get("processes"))
+            code = super().invoke(ctx) if code is None else code
         ctx.exit(code or 0)
 
 
@@ -89,19 +91,6 @@ processes_option = click.option(
     help="In N processes on this host. Default: one, or those of torchrun.",
 )
 settings_argument = click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
-
-
-def launched(processes: int | None) -> int | None:
-    """Start this command in ``--processes`` processes; the exit code of all, or None to run it in this one.
-
-    Raises:
-        UsageError: the number is not possible.
-    """
-    if processes is None:
-        return None
-    from graphtrain.ranks import launcher
-
-    return launcher.launched(processes)
 
 
 app = CommandLine(

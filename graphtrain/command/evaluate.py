@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 
-from graphtrain.command.cli import command, launched, options, processes_option, settings_argument
+from graphtrain.command.cli import command, options, processes_option, settings_argument
 from graphtrain.command.run import ScriptCommand
 
 _shared_options = options(
@@ -29,7 +30,7 @@ _shared_options = options(
 )
 @_shared_options
 @click.option("--graph", default="test", help="Another graph: evaluate, for the validation data, or a TOML file.")
-def test(processes: int | None, **given: Any) -> int:
+def test(**given: Any) -> int:
     """Evaluate `test_data` of a script with the weights of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
@@ -38,11 +39,9 @@ def test(processes: int | None, **given: Any) -> int:
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal.
     """
-    if (code := launched(processes)) is not None:
-        return code
     from graphtrain.command.evaluation import run_test
 
-    return run_test(**given)
+    return run_test(SimpleNamespace(**given))
 
 
 @command(
@@ -53,7 +52,7 @@ def test(processes: int | None, **given: Any) -> int:
 @_shared_options
 @click.option("--graph", default="predict", help="Another graph, a TOML file.")
 @click.option("--output", "-o", type=Path, help="A new folder, or a .jsonl file. Default: a folder in RUN_DIR/predict.")
-def predict(processes: int | None, output: Path | None, **given: Any) -> int:
+def predict(**given: Any) -> int:
     """Write predictions for `predict_data` of a script, with the weights of a run.
 
     It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
@@ -61,8 +60,6 @@ def predict(processes: int | None, output: Path | None, **given: Any) -> int:
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal and resumable.
     """
-    if (code := launched(processes)) is not None:
-        return code
     from graphtrain.command.evaluation import run_predict
 
-    return run_predict(output, **given)
+    return run_predict(SimpleNamespace(**given))

@@ -7,8 +7,8 @@ prediction.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -28,15 +28,15 @@ from graphtrain.report.values import ROW_POSITION
 from graphtrain.storage.files import readable_failure
 from graphtrain.storage.manifest import SavedCheckpoint, read_manifest
 from graphtrain.storage.named import NEWEST, checkpoint_folder, graph_of
-from graphtrain.storage.run_directory import BEST, CHECKPOINTS_FOLDER
+from graphtrain.storage.run_directory import BEST
 from graphtrain.trainer.trainer import Trainer
 
 
-def run_test(run_dir: Path, weights: str | None, quiet: bool, **given: Any) -> int:
+def run_test(options: SimpleNamespace) -> int:
     """Test the weights of a checkpoint of a run; the exit code."""
-    with on_all_ranks(f"in {given['script']}"):
-        path = _checkpoint(run_dir, weights)
-        trainer = _trainer(path, notify_once(quiet=quiet), quiet=quiet, **given)
+    with on_all_ranks(f"in {options.script}"):
+        path, run_dir = _checkpoint(options), options.run_dir
+        trainer = _trainer(path, options)
         if trainer.run() is Outcome.STOPPED:
             return STOPPED
         values = {name: value for row in trainer.metrics for name, value in row.items() if name not in ROW_POSITION}
@@ -50,15 +50,15 @@ def run_test(run_dir: Path, weights: str | None, quiet: bool, **given: Any) -> i
         return 0
 
 
-def run_predict(output: Path | None, run_dir: Path, weights: str | None, quiet: bool, **given: Any) -> int:
+def run_predict(options: SimpleNamespace) -> int:
     """Write what a model predicts, with the weights of a checkpoint of a run; the exit code."""
-    with on_all_ranks(f"in {given['script']}"):
-        report, path = notify_once(quiet=quiet), _checkpoint(run_dir, weights)
+    with on_all_ranks(f"in {options.script}"):
+        path, output = _checkpoint(options), options.output
         # Each prediction is a run of its own, which resumes.
-        folder = run_dir / "predict" / path.name if output is None else output.with_name(f"{output.name}.run")
+        folder = options.run_dir / "predict" / path.name if output is None else output.with_name(f"{output.name}.run")
         file = folder / "predictions" if output is None else output.absolute()
-        trainer = _trainer(path, report, quiet=quiet, run_dir=folder, predictions_file=file, **given)
-        outcome = trainer.run()
+        report = notify_once(quiet=options.quiet)
+        outcome = _trainer(path, options, run_dir=folder, predictions_file=file).run()
         if outcome is Outcome.STOPPED:
             report("the same command continues the file")
             return STOPPED
@@ -68,45 +68,28 @@ def run_predict(output: Path | None, run_dir: Path, weights: str | None, quiet: 
         return 0
 
 
-def _checkpoint(run_dir: Path, weights: str | None) -> Path:
+def _checkpoint(options: SimpleNamespace) -> Path:
     """The checkpoint that is evaluated: the named one, else the best, or the newest if none was ranked."""
-    if not (run_dir / CHECKPOINTS_FOLDER).is_dir():
-        raise UsageError(f"there is no run in `{run_dir}`", "name the directory of a run with --run-dir")
-    if weights is not None:
-        return checkpoint_folder(weights, run_dir, hint="--weights takes best, newest, or a name")
+    if options.weights is not None:
+        return checkpoint_folder(options.weights, options.run_dir, hint="--weights takes best, newest, or a name")
     try:
-        return checkpoint_folder(BEST, run_dir)
+        return checkpoint_folder(BEST, options.run_dir)
     except UsageError:  # nothing is ranked
-        return checkpoint_folder(NEWEST, run_dir)
+        return checkpoint_folder(NEWEST, options.run_dir, hint="name the directory of a run with --run-dir")
 
 
-def _trainer(
-    path: Path,
-    report: Callable[[str], None],
-    *,
-    script: str,
-    settings: Sequence[str],
-    graph: str,
-    model: str | None,
-    device: str | None,
-    quiet: bool,
-    **options: Any,
-) -> Trainer:
-    """A trainer of another graph, in which `model` has the weights of a checkpoint.
-
-    Arguments:
-        model: the one in the checkpoint. Default: the one that the run validates, such as an average.
-    """
-    trainers = TrainerFactory(ScriptOrClass(script=script), settings, ignore, load_graph(graph))
-    checkpoint = SavedCheckpoint.sound(path)
-    display = None if quiet else imported("graphtrain.report.display.choose").display_for(report)
-    options |= {"display": display, "notify": report, **({"device": device} if device is not None else {})}
-    trainer = trainers.trainer(checkpoint, from_the_beginning=False, **options)
+def _trainer(path: Path, options: SimpleNamespace, **others: Any) -> Trainer:
+    """A trainer of another graph, in which `model` has the weights of a checkpoint."""
+    trainers = TrainerFactory(ScriptOrClass(script=options.script), options.settings, ignore, load_graph(options.graph))
+    checkpoint, report = SavedCheckpoint.sound(path), notify_once(quiet=options.quiet)
+    others["display"] = None if options.quiet else imported("graphtrain.report.display.choose").display_for(report)
+    others |= {"device": options.device} if options.device is not None else {}
+    trainer = trainers.trainer(checkpoint, from_the_beginning=False, notify=report, **others)
     if trainers.changes:
         report(f"changed since the run: {trainers.changes}")
     validating = graph_of(path, checkpoint.manifest).nodes.get("validate")
-    validated = validating.reads.get("model") if validating is not None else None
-    source = model or (validated if isinstance(validated, str) and validated.isidentifier() else "model")
+    validated = validating.reads.get("model") if validating is not None else None  # such as an average
+    source = options.model or (validated if isinstance(validated, str) and validated.isidentifier() else "model")
     trainer.load(path, **({"model": source} if source != "model" else {}))
     report(f"weights: `{source}` of {path}")
     return trainer

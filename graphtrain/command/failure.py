@@ -12,13 +12,7 @@ from contextlib import contextmanager
 
 import click
 
-from graphtrain.errors import (
-    DataError,
-    EditError,
-    GraphError,
-    GraphtrainError,
-    UsageError,
-)
+from graphtrain.errors import DataError, EditError, GraphError, GraphtrainError, UsageError
 from graphtrain.outcome import STOPPED as STOPPED
 from graphtrain.printable import printable
 from graphtrain.ranks import prints

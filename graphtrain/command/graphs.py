@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from graphtrain.command.adapted import ScriptOrClass, adapter_options
+from graphtrain.command.adapted import adapter_options, script_or_class
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
 from graphtrain.command.output import console, counted, escaped, notify, table
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script
@@ -30,7 +30,7 @@ from graphtrain.graph.registry import (
     known_overlays,
     summary,
 )
-from graphtrain.kind import Kind, Read
+from graphtrain.kind import Kind
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
@@ -48,14 +48,7 @@ from graphtrain.trainer.graph import Graph
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
 @click.option("--ranks", is_flag=True, help="Check it for a run of several ranks, which has further rules (G7xx).")
 @overlay_option
-def check(
-    graph: str,
-    *,
-    script: str | None = None,
-    as_json: bool = False,
-    ranks: bool = False,
-    overlay: Sequence[str] = (),
-) -> int:
+def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay: Sequence[str]) -> int:
     """Check a graph without running it: all its problems at once.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
@@ -89,7 +82,7 @@ def check(
 @click.argument("graph")
 @click.option("--output", "-o", required=True, type=Path, help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
 @overlay_option
-def render(graph: str, *, output: Path, overlay: Sequence[str] = ()) -> None:
+def render(graph: str, output: Path, overlay: Sequence[str]) -> None:
     """Draw a graph to a file.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
@@ -122,14 +115,7 @@ def render(graph: str, *, output: Path, overlay: Sequence[str] = ()) -> None:
 @output_option
 @overlay_option
 def show(
-    graph: str = "",
-    settings: Sequence[str] = (),
-    *,
-    lightning: str | None = None,
-    data: str | None = None,
-    hooks: bool = False,
-    output: Path | None = None,
-    overlay: Sequence[str] = (),
+    graph: str, settings: Sequence[str], *, hooks: bool, output: Path | None, overlay: Sequence[str], **adapted: Any
 ) -> None:
     """Print a graph: nodes and parameters, edges, guards and clock.
 
@@ -138,14 +124,11 @@ def show(
 
     Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
     """
-    words = [*filter(None, [graph]), *settings]
-    if lightning is not None:
-        program = ScriptOrClass(lightning=lightning, data=data).program()
-        shown = load_graph(program.own_graph(split_settings(words)[0]), overlays=overlay)
-    elif len(words) == 1:
-        shown = load_graph(graph, overlays=overlay)
-    else:
-        raise click.UsageError(f"show takes one GRAPH, or --lightning MODULE:CLASS; got {len(words)} words")
+    source, settings = script_or_class(graph, settings, **adapted)
+    if source.script and settings:
+        raise click.UsageError(f"Got unexpected extra argument ({settings[0]})")
+    named = graph if source.script else source.program().own_graph(split_settings(settings)[0])
+    shown = load_graph(named, overlays=overlay)
     if output is not None:
         click.echo(f"wrote {imported('graphtrain.viz.render').render(shown, output)}")
         return
@@ -163,7 +146,7 @@ def show(
 @click.argument("graph")
 @click.argument("path", type=Path)
 @overlay_option
-def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
+def copy(graph: str, path: Path, overlay: Sequence[str]) -> None:
     """Copy a graph or an overlay to a new file that you can edit.
 
     The text of a shipped graph, of an overlay or of a file is copied with its comments; that of a script or a run, and
@@ -173,16 +156,12 @@ def copy(graph: str, path: Path, *, overlay: Sequence[str] = ()) -> None:
     """
     if path.suffix != ".toml":
         raise UsageError(f"`{path}`: the name of a graph file must end in .toml", "as in my_fit.toml")
-    overlay_file = find_overlay(graph) if find_graph(graph) is None else None
-    if overlay_file is not None and overlay:
-        raise UsageError(f"`{graph}` is an overlay, and --overlay adds one to a graph", "name a graph")
-    named = named_graph(graph)
-    file = overlay_file or find_graph(str(named)) or Path(str(named))
-    loaded = load_graph(named, overlays=overlay) if overlay_file is None else None  # also to check the text
-    # A graph without a file, from a script or a run, is written as TOML.
-    is_written = loaded is not None and (overlay or isinstance(named, Graph) or not file.is_file())
-    write_new(path, loaded.to_toml().encode() if loaded is not None and is_written else file.read_bytes())
-    use = "--overlay" if overlay_file is not None else "--graph"
+    is_overlay = find_graph(graph) is None and find_overlay(graph) is not None
+    file = find_graph(graph) or find_overlay(graph) or Path(graph)
+    # A graph without a file of its own is written as TOML.
+    is_copied = not overlay and file.name.endswith(".toml") and file.is_file()
+    write_new(path, file.read_bytes() if is_copied else load_graph(graph, overlays=overlay).to_toml().encode())
+    use = "--overlay" if is_overlay else "--graph"
     click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
 
 
@@ -196,14 +175,13 @@ def graphs() -> None:
     rows = [[name, str(len(Graph.load(name).nodes)), summary(find_graph(name))] for name in known_graphs()]
     printed.print(table(["graph", "nodes", "what it does"], rows))
     printed.print()
-    printed.print(
-        table(["overlay", "what it does"], [[name, summary(find_overlay(name))] for name in known_overlays()])
-    )
+    rows = [[name, summary(find_overlay(name))] for name in known_overlays()]
+    printed.print(table(["overlay", "what it does"], rows))
 
 
 @command("graphtrain nodes", "graphtrain nodes clip")
 @click.argument("kind", required=False)
-def nodes(kind: str | None = None) -> None:
+def nodes(kind: str | None) -> None:
     """List the kinds of nodes, or describe one: parameters, slots, ..."""
     kinds = {name: found for name in known_kinds() if (found := find_kind(name)) is not None}
     if kind is None:
@@ -218,25 +196,17 @@ def nodes(kind: str | None = None) -> None:
 def _describe(kind: Kind) -> None:
     rows: dict[str, Sequence[Any]] = {
         "parameters": ["\n".join(_parameter_line(parameter, kind) for parameter in kind.parameters.values())],
-        "reads": [_slot(read) for read in kind.reads],
-        "set up with": [_slot(read) for read in kind.setup_reads or ()],
+        "reads": [read.name + " (optional)" * (not read.required) for read in kind.reads],
+        "set up with": [read.name + " (optional)" * (not read.required) for read in kind.setup_reads or ()],
         "writes": [*kind.writes, *(["what its step function returns"] if kind.may_return_slots else [])],
         "guard fields": [*kind.fields],
         "effects": [*kind.effects],
         "bypassed without": [*kind.optional, *kind.idle_without],
-        "step inputs": [*kind.step_inputs],
-        "records under": [kind.records],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
-        "also due by": [f"{field} (with {parameter})" for field, parameter in kind.extra_due_fields.items()],
-        "drawn as": [kind.family],
     }
     printed = console()
     printed.print(f"[bold]{escaped(kind.name)}[/bold]\n{escaped(kind.description)}\n")
     printed.print(table(["", ""], [[heading, ", ".join(items)] for heading, items in rows.items() if any(items)]))
-
-
-def _slot(read: Read) -> str:
-    return read.name if read.required else f"{read.name} (optional)"
 
 
 def _parameter_line(parameter: Parameter, kind: Kind) -> str:
@@ -252,7 +222,7 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
 
 @command("graphtrain new train.py")
 @click.argument("path", type=Path, default=Path("train.py"), metavar="[FILE]")
-def new(path: Path = Path("train.py")) -> None:
+def new(path: Path) -> None:
     """Write a small training script to begin with. FILE is train.py if it is not given.
 
     Exit codes: 0 written, 2 the file exists, or cannot be written.

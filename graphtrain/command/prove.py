@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from graphtrain.command.adapted import adapter_options, script_argument, script_or_class
-from graphtrain.command.cli import command, launched, overlay_option, processes_option, settings_argument
+from graphtrain.command.cli import command, overlay_option, processes_option, settings_argument
 from graphtrain.command.options import without
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
@@ -65,8 +65,6 @@ def verify(
             how = "with" if run_dir is None else "without"
             raise UsageError(f"--{name.replace('_', '-')}: only {how} --run-dir", "see graphtrain verify --help")
     if run_dir is not None:
-        if (code := launched(processes)) is not None:
-            return code
         from graphtrain.command.verifying import verify_run
 
         return verify_run(source, run_dir, settings, last)
@@ -119,8 +117,6 @@ def replay(
     Exit codes: 0 done, 1 failed on the way, 2 the moment cannot be reached or bad usage.
     """
     source, settings = script_or_class(script, settings, **adapted)
-    if (code := launched(processes)) is not None:
-        return code
     from graphtrain.command.replaying import replay_to
 
     return replay_to(source, settings, run_dir, to, node, runs, debug=pdb)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from graphtrain.command.adapted import ADAPTER_OPTIONS, ScriptOrClass, adapter_options, script_argument, script_or_class
-from graphtrain.command.cli import Command, command, launched, settings_argument
+from graphtrain.command.adapted import ScriptOrClass, adapter_options, script_argument, script_or_class
+from graphtrain.command.cli import Command, command, settings_argument
 from graphtrain.command.failure import exit_on_failure
 from graphtrain.command.options import RunOptions, run_options
-from graphtrain.command.output import notify_once
-from graphtrain.command.script import Script
+from graphtrain.command.script import IS_IMPORTING, Script, graph_of_module
 from graphtrain.command.settings import setup_rows
+from graphtrain.errors import UsageError
 
 
 class ScriptCommand(Command):
@@ -56,7 +58,7 @@ class ScriptCommand(Command):
 @settings_argument
 @run_options
 @adapter_options
-def run(script: str, settings: Sequence[str], **options: Any) -> int:
+def run(script: str, settings: Sequence[str], lightning: str | None, data: str | None, **options: Any) -> int:
     """Train with a script, or resume a run that was interrupted.
 
     The setup() of the script returns model, optimizer and data; FUNCTION is another function.
@@ -65,8 +67,7 @@ def run(script: str, settings: Sequence[str], **options: Any) -> int:
 
     Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped and resumable.
     """
-    source, settings = script_or_class(script, settings, **{name: options[name] for name in ADAPTER_OPTIONS})
-    return _train(source, settings, RunOptions(**options))
+    return _train(*script_or_class(script, settings, lightning, data), RunOptions(**options))
 
 
 def program_command(program: Script) -> Command:
@@ -90,10 +91,52 @@ def program_command(program: Script) -> Command:
 
 
 def _train(program: Script | ScriptOrClass, settings: Sequence[str], options: RunOptions) -> int:
-    if (code := launched(options.processes)) is not None:
-        return code
-    if isinstance(program, ScriptOrClass) and sys.stderr.isatty() and not options.quiet:
-        notify_once()(f"importing {shlex.join(program.words)}")  # and torch, which takes seconds
-    from graphtrain.command.training import train
+    from graphtrain.command.training import train  # imports torch
 
     return train(program, settings, options, click.get_current_context().obj)
+
+
+# ---- a script that is its own command
+
+
+def main(setup: Callable[..., Any]) -> None:
+    """Turn the script that calls this into the command ``graphtrain run``, with `setup` as its function.
+
+    ``python train.py lr=1e-3 accumulate.every=4 --run-dir r`` trains, ``python train.py --help`` lists what can be set.
+    Exits the process with the exit code of the command. Does nothing if the script is only imported, by a loader worker
+    or by ``graphtrain run``.
+
+    Arguments:
+        setup: returns the resources as a mapping; Python, NumPy and torch are seeded before it is called. Its arguments
+            are set on the command line and checked against its signature.
+
+    The graph is the variable `graph` at the top level of the script, or else `fit`, for every command that is given the
+    script; ``--graph`` overrides it.
+
+    >>> def setup(lr: float = 1e-3):
+    ...     ...
+    >>> if __name__ == "__main__":
+    ...     main(setup)
+    """
+    if IS_IMPORTING.get() or _in_a_worker(setup):
+        return
+    if not callable(setup):
+        raise UsageError(
+            f"main takes the function that returns the resources, got a {type(setup).__name__}",
+            "write main(setup), without parentheses after setup",
+        )
+    program, name = sys.modules["__main__"], getattr(setup, "__name__", "setup")
+    file, spec = getattr(program, "__file__", None), getattr(program, "__spec__", None)
+    module = spec.name.removesuffix(".__main__") if spec is not None and spec.name not in (None, "__main__") else ""
+    words = ["python", *(["-m", module] if module else [sys.argv[0]])]
+    source = [] if file is None or module else [words[1] + (f":{name}" if name != "setup" else "")]
+    path = Path(file) if file else None
+    script = Script(setup, name, path, words, source, lambda given: graph_of_module(program))
+    program_command(script)(prog_name=" ".join(words))
+
+
+def _in_a_worker(setup: Callable[..., Any]) -> bool:
+    """True in a child process that only imports the script; a child that runs it as its program trains."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        return True  # the child still imports its main module
+    return multiprocessing.parent_process() is not None and getattr(setup, "__module__", "") != "__main__"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,10 @@ from graphtrain.resume.weights import read_fitting
 from graphtrain.state.generators import seed_everything
 from graphtrain.state.weights import load_weights, uncompiled
 from graphtrain.storage.manifest import MANIFEST_FILE
-from graphtrain.storage.named import checkpoint_folder, holds_a_graph
+from graphtrain.storage.named import NEWEST, checkpoint_folder, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.storage.weight_files import open_weights, weights_of_model
 from graphtrain.trainer.graph import Graph
-
-_PICKLED = {".pt", ".pth", ".bin", ".ckpt", ".pkl"}
 
 
 def set_up(
@@ -35,16 +32,11 @@ def set_up(
     seed: int,
     device: str | torch.device = "auto",
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Seed Python, NumPy and torch, and call a setup, with the run if it takes it.
+    """Seed all random generators, and call a setup; its arguments with the defaults, as text, and the resources.
 
     Arguments:
-        arguments: as `setup_arguments` returns them.
         name: of the setup, in messages.
-        graph: the one that is run.
-        device: where it is.
-
-    Returns:
-        The arguments of the call, defaults included, as text; and the resources.
+        graph, device: those of the run, which a setup may take.
 
     Raises:
         UsageError: it does not return a mapping from names to resources.
@@ -66,27 +58,22 @@ def set_up(
 
 
 def weights_named(texts: Iterable[str]) -> dict[str, Path]:
-    """The files or folders of ``NAME=FILE``, by name; ``RUN/best`` is the checkpoint that it names now.
+    """The files or folders of ``NAME=FILE``, by name; a run, or ``RUN/best``, is a checkpoint of it.
 
     Raises:
-        UsageError: a text has another form, or there is no such file.
+        UsageError: a text has another form, or there is no such checkpoint.
     """
-    return {name: _weights(Path(file)) for name, file in pairs(texts, "--init NAME=FILE").items()}
+    return {name: checkpoint_of(Path(file)) for name, file in pairs(texts, "--init NAME=FILE").items()}
 
 
-def _weights(path: Path) -> Path:
-    """The file or folder of weights that a word names."""
-    if path.is_dir() or holds_a_graph(path):
-        path = checkpoint_folder(path)
-    if path.suffix in _PICKLED:
-        raise UsageError(
-            f"--init: `{path}` is a pickled file, which can run any code when it is loaded",
-            "save it with safetensors: safetensors.torch.save_file(model.state_dict(), 'weights.safetensors')",
-        )
-    if not path.exists() or (path / CHECKPOINTS_FOLDER).is_dir():
-        hint = f"graphtrain export {shlex.quote(str(path))} weights.safetensors writes the weights of a run to a file"
-        raise UsageError(f"--init: there is no file `{path}`", hint if path.is_dir() else "")
-    return path
+def checkpoint_of(path: Path) -> Path:
+    """The checkpoint that a path names, for a run its newest; another path as it is.
+
+    Raises:
+        UsageError: the run has none.
+    """
+    named = path / NEWEST if (path / CHECKPOINTS_FOLDER).is_dir() else path
+    return checkpoint_folder(named) if holds_a_graph(named) else path
 
 
 def warm_start(resources: Mapping[str, Any], weights: Mapping[str, Path], notify: Callable[[str], None]) -> None:

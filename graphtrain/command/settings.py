@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import UsageError
-from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
+from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.names import suggestion
 from graphtrain.trainer.graph import Graph
@@ -160,25 +160,16 @@ def _coerced(argument: Parameter, value: Any, name: str) -> Any:
 def setup_rows(setup: Callable[..., Any]) -> Iterator[tuple[str, str]]:
     """The arguments of a setup for its help: the name with the default, the type with the description.
 
-    >>> def setup(activation: Callable[[Any], Any] = lambda value: value, layer: type = dict, *, lr: float):
+    >>> def setup(layer: type = dict, *, lr: float):
     ...     '''Make the parts of a run.
     ...
     ...     Arguments:
     ...         lr: learning rate.'''
     >>> list(setup_rows(setup))
-    [('activation=FUNCTION', 'a function'), ('layer=dict', 'a class'), ('lr=VALUE', 'a number; learning rate.')]
+    [('layer=dict', 'a class'), ('lr=VALUE', 'a number; learning rate.')]
     """
     descriptions = descriptions_of(setup)
     for name, argument in arguments_of(setup).items():
+        default = "VALUE" if argument.default is REQUIRED else getattr(argument.default, "__name__", argument.default)
         named = "a path" if argument.annotation is Path else argument.type_name
-        yield f"{name}={_shown(argument.default)}", "; ".join(filter(None, [named, descriptions.get(name, "")]))
-
-
-def _shown(value: Any) -> str:
-    """A default in the help."""
-    if value is None or value is REQUIRED:
-        return "NONE" if value is None else "VALUE"
-    try:
-        return show_value(plain_value(value))
-    except ValueError:
-        return getattr(value, "__name__", str(value)).replace("<lambda>", "FUNCTION")
+        yield f"{name}={default}", "; ".join(filter(None, [named, descriptions.get(name, "")]))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphtrain.command.options import RunOptions
-from graphtrain.command.set_up import weights_named
+from graphtrain.command.set_up import checkpoint_of, weights_named
 from graphtrain.errors import UsageError
-from graphtrain.storage.named import NEWEST, checkpoint_folder, saved_graph
-from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER, has_begun
+from graphtrain.storage.named import checkpoint_folder, saved_graph
+from graphtrain.storage.run_directory import has_begun
 from graphtrain.trainer.graph import Graph
 
 
@@ -33,23 +33,18 @@ class Start:
         """What the options ask for. A fork that has begun, because the same command was run before, is resumed.
 
         Raises:
-            UsageError: there is no such checkpoint or file of weights, or the options exclude each other.
+            UsageError: there is no such checkpoint, or the options exclude each other.
         """
         resume, run_dir, fork = options.resume, options.run_dir, options.fork
         if fork is not None and resume != "auto":
-            raise UsageError(
-                "--fork and --resume are mutually exclusive", "--fork starts from a run's newest checkpoint"
-            )
+            raise UsageError("--fork and --resume are mutually exclusive", "--fork begins with the newest checkpoint")
         if fork is not None and run_dir is not None and run_dir.resolve() == fork.resolve():
             raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
         if fork is not None and (run_dir is None or not has_begun(run_dir)):
-            named = fork / NEWEST if (fork / CHECKPOINTS_FOLDER).is_dir() else fork
-            resume = str(
-                checkpoint_folder(named, None, notify, hint="name the directory of a run, or a checkpoint in it")
-            )
-        is_named = resume not in ("auto", "never")
-        hint = "--resume takes auto, never, or the path of a checkpoint"
-        saved = checkpoint_folder(resume, run_dir, notify, hint=hint) if is_named else run_dir
+            resume = str(checkpoint_of(fork))
+        hint, saved = "name a checkpoint, or the directory of a run; --resume also takes auto, never", run_dir
+        if resume not in ("auto", "never"):
+            saved = checkpoint_folder(resume, run_dir, notify, hint=hint)
         return cls(resume, None if resume == "never" else saved, weights_named(options.init))
 
     def graph(self, notify: Callable[[str], None]) -> Graph:

@@ -105,7 +105,7 @@ def test_the_procedure_of_a_module_is_shown(net: Path, command: Command) -> None
     [
         (["--lightning", "net.py:Nett", "--data", "net.py:Data"], "did you mean net.py:Net?"),
         (["--lightning", "net.py"], "expected MODULE:CLASS"),
-        (["--lightning", "nothing_here:Net"], "there is no module `nothing_here`"),
+        (["--lightning", "nothing_here:Net"], "nothing_here cannot be imported"),
         (["--lightning", "net.py:Data"], "takes a LightningModule; got"),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epoch=3"], "did you mean `max_epochs`?"),
         (["--lightning", "net.py:Net", "--data", "net.py:Data", "max_epochs=two"], "expected an integer, got 'two'"),

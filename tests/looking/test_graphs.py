@@ -237,7 +237,6 @@ def test_commands_that_are_shown_can_be_pasted(tiny: Path, command: Command) -> 
         (["copy", "fit", "a b/mine.toml"], "--graph 'a b/mine.toml'"),
         ([*run, "accumulate.every=2"], "from this one: --fork 'a b/r'"),
         ([*run, "--overlay", "ema"], "--fork 'a b/r'"),
-        ([*run[:-1], "c", "--init", "model=a b/r"], "graphtrain export 'a b/r' weights.safetensors"),
     ):
         result = command(*words)
         assert shown in result.out + result.err, (words, result)

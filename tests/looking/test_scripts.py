@@ -100,8 +100,8 @@ def test_types_and_defaults_of_a_setup_are_words(folder: Path, command: Command)
     for words in (
         "lr=0.1 a number",
         "layer=Linear a class",
-        "call=FUNCTION",
-        "make=NONE a function",
+        "call=<lambda>",
+        "make=None a function",
         "thing=1 any value",
     ):
         assert any(line.startswith(words) for line in lines)
