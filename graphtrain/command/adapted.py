@@ -26,12 +26,7 @@ script_argument = click.argument("script", default="", metavar="[SCRIPT[:FUNCTIO
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptOrClass:
-    """What the words of a command name: a script, or a class that an adapter trains.
-
-    Attributes:
-        script: ``SCRIPT[:FUNCTION]``; empty for a class.
-        lightning, data: as of `adapter_options`.
-    """
+    """What the words of a command name: a script, or the class that is given as ``--lightning``, with ``--data``."""
 
     script: str = ""
     lightning: str | None = None
@@ -44,11 +39,7 @@ class ScriptOrClass:
         return [self.script] if self.script else [word for name, value in options if value for word in (name, value)]
 
     def program(self) -> Script:
-        """The script, which is imported, or what the adapter makes of the class.
-
-        Raises:
-            UsageError: Lightning is not installed, or there is no such script, module, function or class.
-        """
+        """The script, which is imported, or what the adapter makes of the class."""
         return Script.of_script(self.script) if self.script else self._adapted()
 
     def imported_again(self) -> Script:
@@ -96,11 +87,7 @@ def _class_of(named: str) -> Callable[..., Any]:
 def script_or_class(
     script: str, settings: Sequence[str], lightning: str | None, data: str | None
 ) -> tuple[ScriptOrClass, list[str]]:
-    """What the words of a command name, and its settings, of which `script` is one if a class is named.
-
-    Raises:
-        click.UsageError: neither is named.
-    """
+    """What the words of a command name, and its settings, of which `script` is one if a class is named."""
     if lightning is not None:
         return ScriptOrClass(lightning=lightning, data=data), [*filter(None, [script]), *settings]
     if not script:

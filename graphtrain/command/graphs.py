@@ -30,7 +30,7 @@ from graphtrain.graph.registry import (
     known_overlays,
     summary,
 )
-from graphtrain.kind import Kind, Read
+from graphtrain.kind import Kind
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
@@ -175,9 +175,8 @@ def graphs() -> None:
     rows = [[name, str(len(Graph.load(name).nodes)), summary(find_graph(name))] for name in known_graphs()]
     printed.print(table(["graph", "nodes", "what it does"], rows))
     printed.print()
-    printed.print(
-        table(["overlay", "what it does"], [[name, summary(find_overlay(name))] for name in known_overlays()])
-    )
+    rows = [[name, summary(find_overlay(name))] for name in known_overlays()]
+    printed.print(table(["overlay", "what it does"], rows))
 
 
 @command("graphtrain nodes", "graphtrain nodes clip")
@@ -197,8 +196,8 @@ def nodes(kind: str | None) -> None:
 def _describe(kind: Kind) -> None:
     rows: dict[str, Sequence[Any]] = {
         "parameters": ["\n".join(_parameter_line(parameter, kind) for parameter in kind.parameters.values())],
-        "reads": [_slot(read) for read in kind.reads],
-        "set up with": [_slot(read) for read in kind.setup_reads or ()],
+        "reads": [read.name + " (optional)" * (not read.required) for read in kind.reads],
+        "set up with": [read.name + " (optional)" * (not read.required) for read in kind.setup_reads or ()],
         "writes": [*kind.writes, *(["what its step function returns"] if kind.may_return_slots else [])],
         "guard fields": [*kind.fields],
         "effects": [*kind.effects],
@@ -208,10 +207,6 @@ def _describe(kind: Kind) -> None:
     printed = console()
     printed.print(f"[bold]{escaped(kind.name)}[/bold]\n{escaped(kind.description)}\n")
     printed.print(table(["", ""], [[heading, ", ".join(items)] for heading, items in rows.items() if any(items)]))
-
-
-def _slot(read: Read) -> str:
-    return read.name if read.required else f"{read.name} (optional)"
 
 
 def _parameter_line(parameter: Parameter, kind: Kind) -> str:

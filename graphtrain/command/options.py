@@ -41,10 +41,7 @@ run_options = options(
 
 
 def without(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """The words of a command line without some options.
-
-    Arguments:
-        options: their names, followed by ``=`` if they take a value.
+    """The words of a command line without some options, whose names end in ``=`` if they take a value.
 
     >>> without(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
     ['a.py', '--resume=best']
@@ -65,10 +62,7 @@ OF_THE_END = ("--until=",)
 
 
 def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
-    """The command that resumes a run: the one that was typed, without options that no longer apply.
-
-    Arguments:
-        is_reached: True if the run has come to its --until.
+    """The command that resumes a run: the one that was typed, without what applies no longer, as a reached --until.
 
     >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
     'graphtrain run a.py --run-dir s'

@@ -11,13 +11,7 @@ from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.output import ignore
 from graphtrain.command.script import Script
 from graphtrain.command.set_up import set_up, warm_start, weights_named
-from graphtrain.command.settings import (
-    arguments_in_force,
-    setup_arguments,
-    split_settings,
-    toml_value,
-    with_parameters,
-)
+from graphtrain.command.settings import arguments_in_force, setup_arguments, split_settings, toml_value, with_parameters
 from graphtrain.errors import UsageError
 from graphtrain.graph.registry import trains
 from graphtrain.program.resources import resolve_device
@@ -35,16 +29,9 @@ class TrainerFactory:
     """Makes trainers that write nothing to the run. Each imports the script, or the class, again and sets it up.
 
     Arguments:
-        source: the script, or the class.
         settings: ``NAME=VALUE``, instead of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
-        notify: called once, with what changed since the run.
+        notify: called once, with what changed since the run, which is the attribute `changes` from then on.
         graph: another graph, which only evaluates. Default: that of the run, with its parameters.
-
-    Attributes:
-        changes: that line; empty if nothing changed, None before the first trainer.
-
-    Raises:
-        UsageError: there is no such script or function, or a setting is not one of its arguments.
     """
 
     def __init__(
@@ -69,7 +56,6 @@ class TrainerFactory:
 
         Raises:
             UsageError: an argument of the run cannot be read back, or setup no longer takes it.
-            GraphError: the graph needs a kind or a resource that the script no longer has.
         """
         # Imported again for each trainer: the global variables must not come from the replay before.
         program, self._program = self._program or self._source.imported_again(), None
@@ -99,10 +85,7 @@ class TrainerFactory:
         return Trainer(graph, **{**flags, **resources, **options})
 
     def _saved(self, program: Script, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the run that differ from the defaults, without those that are given now.
-
-        A former default of an argument that `setup` no longer takes is left out.
-        """
+        """The arguments of the run that differ from the defaults; not former defaults of those that are gone."""
         arguments, defaults = about.get("arguments", {}), arguments_in_force(program.setup, {})
         given = about.get("given", arguments)
         return {

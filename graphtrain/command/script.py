@@ -69,14 +69,7 @@ def import_script(path: Path) -> ModuleType:
 
 
 def function_in(module: ModuleType, named: str, name: str) -> Callable[..., Any]:
-    """A function or class of a module, by its name.
-
-    Arguments:
-        named: the module, as the command line names it.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """A function or class of a module, by its name; `named` is the module in the message, if there is none."""
     function: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(function):
         defined = [each for each, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
@@ -91,9 +84,6 @@ def function_in(module: ModuleType, named: str, name: str) -> Callable[..., Any]
 
 def load_graph(source: str | Path | Graph, *, overlays: Sequence[str] = ()) -> Graph:
     """The graph that a word of the command line names, with overlays; a script is imported for it.
-
-    Arguments:
-        overlays: the names or paths of overlays that are added. Default: none.
 
     Raises:
         GraphError: the text is not a graph, or overlays do not fit it.
@@ -120,11 +110,7 @@ def named_graph(source: str | Path | Graph) -> str | Path | Graph:
 
 
 def graph_of_module(module: ModuleType) -> Graph | str | Path:
-    """The variable `graph` of a script, else `fit`.
-
-    Raises:
-        UsageError: it is no graph.
-    """
+    """The variable `graph` of a script, else `fit`."""
     graph = getattr(module, "graph", "fit")
     if not isinstance(graph, Graph | str | Path):
         expected = "expected a Graph, the name of a shipped graph, or the path of a TOML file"
@@ -159,11 +145,7 @@ class Script:
 
     @classmethod
     def of_script(cls, script: str) -> Script:
-        """That of ``SCRIPT[:FUNCTION]``, which is imported.
-
-        Raises:
-            UsageError: there is no such script or function.
-        """
+        """That of ``SCRIPT[:FUNCTION]``, which is imported."""
         path, name = split_script(script)
         module = import_script(path)
         setup = function_in(module, str(path), name or "setup")

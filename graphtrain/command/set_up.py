@@ -32,16 +32,11 @@ def set_up(
     seed: int,
     device: str | torch.device = "auto",
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Seed Python, NumPy and torch, and call a setup, with the run if it takes it.
+    """Seed all random generators, and call a setup; its arguments with the defaults, as text, and the resources.
 
     Arguments:
-        arguments: as `setup_arguments` returns them.
         name: of the setup, in messages.
-        graph: the one that is run.
-        device: where it is.
-
-    Returns:
-        The arguments of the call, defaults included, as text; and the resources.
+        graph, device: those of the run, which a setup may take.
 
     Raises:
         UsageError: it does not return a mapping from names to resources.

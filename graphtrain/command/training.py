@@ -40,23 +40,14 @@ from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.trainer import Trainer
 
-SAVED = "saved"  # as --graph: the graph in the checkpoint
 _RUNS = Path("runs")
 
-# Runs a trainer in another way than `Trainer.run`.
-Drive = Callable[[Trainer, RunOptions], Outcome]
+# Runs a trainer in another way than `Trainer.run`; None for that one.
+Drive = Callable[[Trainer, RunOptions], Outcome] | None
 
 
-def train(
-    program: Script | ScriptOrClass, settings: Sequence[str], options: RunOptions, drive: Drive | None = None
-) -> int:
-    """Train a script; returns the exit code.
-
-    Arguments:
-        program: the script, or what names it, which is imported.
-        settings: ``NAME=VALUE`` and ``NODE.PARAM=VALUE``.
-        drive: runs the trainer. Default: `Trainer.run`, with the options.
-    """
+def train(program: Script | ScriptOrClass, settings: Sequence[str], options: RunOptions, drive: Drive) -> int:
+    """Train a script, which is imported if it is only named; the exit code."""
     arguments, parameters = split_settings(settings)
     with on_all_ranks(f"in {shlex.join(program.words) if isinstance(program, ScriptOrClass) else program.name}"):
         report = notify_once(quiet=options.quiet)
@@ -75,7 +66,7 @@ class _Training:
     options: RunOptions
     start: Start
     report: Callable[[str], None]
-    drive: Drive | None
+    drive: Drive
 
     def run(self, values: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
         """Set the program up, and train; the exit code."""
@@ -115,7 +106,7 @@ class _Training:
     def graph(self, arguments: Mapping[str, Any]) -> Graph:
         """The graph to run, with its overlays."""
         named, overlays = self.options.graph, self.options.overlay
-        if named == SAVED:
+        if named == "saved":
             saved = self.start.graph(self.report)  # the command of a resume may name overlays that it has
             return load_graph(saved, overlays=[name for name in overlays if name not in saved.layers.names])
         return load_graph(named or self.program.own_graph(arguments), overlays=overlays)
@@ -155,6 +146,7 @@ class _Training:
         return STOPPED if outcome is Outcome.STOPPED else 0
 
     def _driven(self, trainer: Trainer) -> Outcome:
+        """Run the trainer as the options ask for."""
         options, trace = self.options, notify_once()
         return trainer.run(
             resume=self.start.resume,

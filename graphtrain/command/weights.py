@@ -17,11 +17,10 @@ from graphtrain.storage.weight_files import stored_weights, write_weights
 
 
 def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[str], None]) -> str:
-    """Write the weights of the models in a checkpoint to a file, one after the other; returns a line about it.
+    """Write the weights of the models in a checkpoint, or of one, to a file; returns a line about it.
 
     Arguments:
         run: a run directory, whose newest checkpoint is taken, or a checkpoint.
-        model: the name of one. Default: all.
         notify: receives a line for every checkpoint that is skipped.
 
     Raises:
@@ -44,13 +43,12 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
     for owner in chosen:
         for name, value in states[owner].items():
             full_name = name if len(chosen) == 1 else f"{owner}.{name}"
-            is_dense = not isinstance(value, torch.Tensor) or value.layout is torch.strided
-            tensor = stored(value) if is_dense else None
-            if not is_dense or (tensor is not None and tensor.like.dtype not in TYPES):
-                kind = tensor.like.dtype if tensor is not None else value.layout
+            if (tensor := stored(value)) is None:
+                continue
+            like, tensors[full_name] = tensor.like, tensor
+            if like.layout is not torch.strided or like.dtype not in TYPES:
+                kind = like.dtype if like.layout is torch.strided else like.layout
                 raise UsageError(f"`{full_name}` is of {kind}, which no file of safetensors can hold")
-            if tensor is not None:
-                tensors[full_name] = tensor
     try:
         write_weights(path, tensors)
     except OSError as error:
