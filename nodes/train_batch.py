@@ -130,10 +130,8 @@ class TrainBatch(CallsTrainingStep):
         self._optimizer, self._all_optimizers = optimizer, run_optimizers
         self._backward = torch.Tensor.backward if backward is None else backward
         if self.only_own and optimizer is None:
-            raise UsageError(
-                "train_batch.only_own: the node has no `optimizer` whose parameters are its own",
-                'name it, as in reads = { optimizer = "d_optimizer" }',
-            )
+            message = "train_batch.only_own: the node has no `optimizer` whose parameters are its own"
+            raise UsageError(message, 'name it, as in reads = { optimizer = "d_optimizer" }')
         if self.skip_none and ranks is not None and ranks.sharded:
             raise UsageError(
                 "train_batch.skip_none: every rank takes part in the backward pass of a sharded model",

@@ -68,7 +68,7 @@ class SettingChange(NamedTuple):
     @property
     def chosen_by(self) -> str:
         """The name with which `from_setup` takes it."""
-        return self.name.removesuffix(f".{CLASS}")
+        return self.resource if self.field == CLASS else self.name
 
     @property
     def cannot_be_kept(self) -> bool:
