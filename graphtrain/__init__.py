@@ -10,6 +10,7 @@ from graphtrain.errors import GraphtrainError as GraphtrainError
 from graphtrain.errors import GuardError as GuardError
 from graphtrain.errors import LifeCycleError as LifeCycleError
 from graphtrain.errors import NotFiniteError as NotFiniteError
+from graphtrain.errors import Problem as Problem
 from graphtrain.errors import UsageError as UsageError
 from graphtrain.kind import Repeated as Repeated
 from graphtrain.kind import StepFunction as StepFunction
@@ -29,7 +30,6 @@ from graphtrain.version import __version__ as __version__
 if TYPE_CHECKING:
     from graphtrain.command.run import main as main
     from graphtrain.data.loader import Loader as Loader
-    from graphtrain.errors import Problem as Problem
     from graphtrain.graph.elements import Edge as Edge
     from graphtrain.graph.elements import Node as Node
     from graphtrain.names import suggestion as suggestion
@@ -59,38 +59,28 @@ if TYPE_CHECKING:
     from graphtrain.trainer.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
-_LATE = {
-    "CallsTrainingStep": "graphtrain.nodes._training_step",
-    "Display": "graphtrain.report.snapshot",
-    "Edge": "graphtrain.graph.elements",
-    "Graph": "graphtrain.trainer.graph",
-    "Histogram": "graphtrain.report.logger",
-    "Image": "graphtrain.report.logger",
-    "Loader": "graphtrain.data.loader",
-    "Max": "graphtrain.report.values",
-    "Min": "graphtrain.report.values",
-    "Node": "graphtrain.graph.elements",
-    "PlannedRun": "graphtrain.program.whole_run",
-    "Problem": "graphtrain.errors",
-    "Run": "graphtrain.report.run",
-    "RunLogger": "graphtrain.report.logger",
-    "Snapshot": "graphtrain.report.snapshot",
-    "Sum": "graphtrain.report.values",
-    "TensorBoard": "graphtrain.report.tensorboard",
-    "Text": "graphtrain.report.logger",
-    "TrainBatch": "graphtrain.nodes.train_batch",
-    "Trainer": "graphtrain.trainer.trainer",
-    "checkpoint_folder": "graphtrain.storage.named",
-    "described": "graphtrain.report.values",
-    "fit": "graphtrain.trainer.fit",
-    "joined": "graphtrain.report.recorded",
-    "loss_and_metrics": "graphtrain.nodes._training_step",
-    "main": "graphtrain.command.run",
-    "optimizers_of": "graphtrain.nodes._optimizers",
-    "parameters_of": "graphtrain.nodes._optimizers",
-    "put_back": "graphtrain.nodes.end_evaluation",
-    "suggestion": "graphtrain.names",
+_NAMES_IN = {
+    "command.run": "main",
+    "data.loader": "Loader",
+    "graph.elements": "Edge Node",
+    "names": "suggestion",
+    "nodes._optimizers": "optimizers_of parameters_of",
+    "nodes._training_step": "CallsTrainingStep loss_and_metrics",
+    "nodes.end_evaluation": "put_back",
+    "nodes.train_batch": "TrainBatch",
+    "program.whole_run": "PlannedRun",
+    "report.logger": "Histogram Image RunLogger Text",
+    "report.recorded": "joined",
+    "report.run": "Run",
+    "report.snapshot": "Display Snapshot",
+    "report.tensorboard": "TensorBoard",
+    "report.values": "Max Min Sum described",
+    "storage.named": "checkpoint_folder",
+    "trainer.fit": "fit",
+    "trainer.graph": "Graph",
+    "trainer.trainer": "Trainer",
 }
+_LATE = {name: f"graphtrain.{module}" for module, names in _NAMES_IN.items() for name in names.split()}
 
 # What `from graphtrain import *` gives: all of the above, without the modules that they come from.
 __all__ = [

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 _SET_PARENT_DEATH_SIGNAL = 1  # of prctl
@@ -17,8 +18,12 @@ def is_alive(process: int) -> bool:
     >>> is_alive(os.getpid())
     True
     """
-    if process <= 0 or _is_zombie(process):
+    if process <= 0:
         return False
+    # Linux tells a process that has ended and whose parent has not collected its exit code.
+    with suppress(OSError, IndexError, UnicodeDecodeError):
+        if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return False
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -26,14 +31,6 @@ def is_alive(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _is_zombie(process: int) -> bool:
-    """True for a process that has ended and whose parent has not collected its exit code; Linux only."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError, UnicodeDecodeError):
-        return False
 
 
 def end_with_parent(parent: int) -> Callable[[], None] | None:

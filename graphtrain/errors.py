@@ -1,19 +1,4 @@
-"""The exceptions that graphtrain raises.
-
-    GraphtrainError
-    ├── GraphError        a graph with problems: all of them, at once     (ValueError)
-    ├── EditError         an edit that cannot be applied to a graph       (ValueError)
-    ├── UsageError        a wrong argument, resource, script or directory (ValueError)
-    │   └── UnknownMetricError   a metric that nothing records
-    ├── GuardError        a guard that raised during the run              (RuntimeError)
-    ├── ExpressionError   an expression without a value that fits         (RuntimeError)
-    ├── NotFiniteError    losses or gradients that diverged               (ArithmeticError)
-    ├── DataError         data whose position cannot be saved             (ValueError)
-    ├── CheckpointError   a checkpoint that cannot be written or read     (RuntimeError)
-    ├── RanksError        ranks that cannot go on together                (RuntimeError)
-    │   ├── RanksDivergedError   ranks that have taken different edges
-    │   └── RankFailedError      another rank that has failed, or is gone
-    └── LifeCycleError    a call that is invalid in this state of the run (RuntimeError)
+"""The exceptions that graphtrain raises, all of them a `GraphtrainError`.
 
 Exceptions of the user's code are never wrapped: they are raised unchanged, with a note that names the node.
 """
@@ -33,7 +18,7 @@ class Problem:
 
     Arguments:
         code: stable, such as ``"G101"``; listed in `allow` of a graph if the problem is intended.
-        severity: ``"error"`` stops a run, ``"warning"`` does not.
+        severity: an error stops a run, a warning does not.
         where: file and line, if known, then the place in the graph.
         message: the value received, and what was expected.
         hint: what to do; empty if the message is enough.
@@ -104,32 +89,23 @@ class GuardError(GraphtrainError, RuntimeError):
 
     def __init__(self, node: str, guard: str, expression: str, error: BaseException) -> None:
         self.node, self.guard = node, guard
+        what = f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}"
         hint = "a guard must have a value at every visit; add a condition that excludes this case"
         if isinstance(error, TypeError) and "nothing yet" not in str(error):
             hint = "let what writes it write a number, as a tensor's `.item()`"
-        super().__init__(
-            f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}\n"
-            f'  {guard} = "{expression}"',
-            hint,
-        )
+        super().__init__(f'{what}\n  {guard} = "{expression}"', hint)
 
 
 class ExpressionError(GraphtrainError, RuntimeError):
     """An expression that raised where it was read, or whose value its parameter cannot have."""
 
     def __init__(self, name: str, expression: str, reason: str, hint: str = "") -> None:
-        super().__init__(
-            f'{name}: {reason}\n  {name} = "{expression}"',
-            hint
-            or "an expression must have a value wherever it is read; bound it with `max` or `min`, or write "
-            "`... if ... else ...`",
-        )
+        bound = "an expression needs a value at every visit; bound it by `max` or `min`, or write `... if ... else ...`"
+        super().__init__(f'{name}: {reason}\n  {name} = "{expression}"', hint or bound)
 
 
 class NotFiniteError(GraphtrainError, ArithmeticError):
-    """Losses or gradients that are infinite or NaN, where a node was asked to stop at them.
-
-    Or a loss that spikes more often than the run may go back.
+    """Losses or gradients that are infinite or NaN, or a loss that spikes more often than the run may go back.
 
     Attributes:
         samples: those of the run up to the batch where it was; 0 where that is not known.

@@ -1,8 +1,4 @@
-"""Modules that are imported at their first use.
-
-To read, check and draw a graph takes the declarations of its kinds, which are their signatures. What kinds work with is
-torch and most of the engine, whose import takes ten times as long as everything else that such a command does.
-"""
+"""Modules that are imported at their first use: to read, check and draw a graph takes no torch."""
 
 from __future__ import annotations
 

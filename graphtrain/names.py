@@ -114,9 +114,9 @@ def plain_name(name: str) -> str:
     >>> plain_name("_orig_mod.body.0._orig_mod.weight")
     'body.0.weight'
     """
-    return ".".join([part for part in name.split(".") if part != "_orig_mod"])
+    return ".".join([part for part in name.split(".") if part != "_orig_mod"]) if "_orig_mod" in name else name
 
 
 def plainly_named(named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """What a method such as `named_parameters` returns, with these names."""
-    return [(plain_name(name) if "_orig_mod" in name else name, value) for name, value in named]
+    return [(plain_name(name), value) for name, value in named]

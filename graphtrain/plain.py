@@ -10,8 +10,6 @@ from typing import Any
 
 from graphtrain.printable import shorten
 
-_MOST_CHARACTERS = 200
-
 
 def is_scalar(value: Any) -> bool:
     """True for None, a number, a text and bytes: what holds nothing else."""
@@ -44,7 +42,7 @@ def brief(value: Any) -> Any:
     (0.001, 'adam', "PosixPath('data')", '10 epochs', [1, 2])
     """
     value = of_text(value)
-    return value if len(str(value)) <= _MOST_CHARACTERS else shorten(str(value), _MOST_CHARACTERS)
+    return value if len(str(value)) <= 200 else shorten(str(value), 200)
 
 
 def of_text(value: Any) -> Any:

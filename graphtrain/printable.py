@@ -18,17 +18,11 @@ def printable(text: str) -> str:
     \\x1b[31mred
     \\tnext line
     """
-    return "".join(
-        character if character.isprintable() or character == "\n" else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """`text` with line breaks escaped too: a name has its place on a line, and keeps to it.
-
-    Arguments:
-        most: characters of `text` that are shown; the rest is ``...``. Default: all.
+    """`text` with line breaks escaped too, and ``...`` in place of what comes after `most` characters.
 
     >>> print(one_line("loss\\n\\x1b[2J"), one_line("accumulate", most=5))
     loss\\n\\x1b[2J accum...
@@ -71,18 +65,9 @@ def error_lines(error: Any, most: int = 200) -> list[str]:
     return [shown(what, most), f"hint: {shown(hint, most)}"] if mark else [shown(error, most)]
 
 
-# ---- lines to be read
-
-
 @final
 class Notices:
-    """What a person should know, a line at a time.
-
-    Arguments:
-        write: receives each line. Default: standard error.
-
-    Attributes:
-        last: the last lines, each with its time in Unix seconds.
+    """What a person should know, a line at a time, which `write` receives, by default standard error.
 
     >>> notices = Notices(print)
     >>> notices.once("memory grows"); notices.once("memory grows"); notices("memory grows")
@@ -91,9 +76,9 @@ class Notices:
     """
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
-        self._write = write or _print_to_stderr
+        self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
         self._written: set[str] = set()
-        self.last: deque[tuple[float, str]] = deque(maxlen=_MOST_LINES)
+        self.last: deque[tuple[float, str]] = deque(maxlen=_MOST_LINES)  # each with its time in Unix seconds
 
     def __call__(self, line: str) -> None:
         self.last.append((round(time.time()), one_line(line, _MOST_CHARACTERS)))
@@ -104,7 +89,3 @@ class Notices:
         if line not in self._written:
             self._written.add(line)
             self(line)
-
-
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201

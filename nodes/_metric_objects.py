@@ -33,13 +33,7 @@ _WHOLE = "whole"
 
 @final
 class MetricObjects:
-    """Those of the metric objects of a run that one node updates.
-
-    Arguments:
-        objects: all of them, by name.
-        prefixes: what the names of those of the node begin with -> when these are recorded: `LOG`, `EPOCH`, or the name
-            of an evaluation, in whose names further slashes may follow.
-    """
+    """Those of the metric objects of a run that one node updates: by the prefix of their names, which tells when."""
 
     def __init__(self, objects: Mapping[str, Any], prefixes: Mapping[str, str], recorder: Recorder) -> None:
         inputs = {name: inputs_of(value) for name, value in objects.items()}
@@ -53,14 +47,7 @@ class MetricObjects:
                     break
 
     def update(self, result: Any, function: str) -> Any:
-        """Update the objects of the node by a result; returns it without what is no metric of its own.
-
-        Arguments:
-            function: what errors call the step function.
-
-        Raises:
-            UsageError: the result has not all that an object is updated with.
-        """
+        """Update the objects of the node by a result of `function`; returns it without what is no metric of its own."""
         returned = result if isinstance(result, Mapping) else {}
         for name, value, inputs, updates in self._own:
             if missing := [each for each, is_required in inputs.items() if is_required and each not in returned]:
@@ -82,7 +69,7 @@ class MetricObjects:
 
 
 def updates_of(recorder: Recorder, owner: str) -> Means:
-    """How often each object was updated since its values were last recorded; those recorded together share this."""
+    """How often each object was updated since its values were last recorded."""
     return recorder.means(f"updates of {owner}", (_WHOLE,))
 
 
@@ -103,17 +90,9 @@ def recorded(
     *,
     ends: bool = True,
 ) -> dict[str, float]:
-    """The values of all objects that were updated since they were last recorded, which are reset.
+    """The values of all objects of `LOG`, `EPOCH` or an evaluation that were updated since they were last recorded.
 
-    Arguments:
-        owner: `LOG`, `EPOCH`, or the name of an evaluation.
-        ranks: of several, the values are those of what all of them have seen.
-        beside: the names of other metrics of the row.
-        ends: False leaves the objects as they are.
-
-    Raises:
-        UsageError: a value is no number and no vector of numbers, a name is given twice, or one of several ranks has an
-            object that is none of torchmetrics.
+    The objects are reset if that `ends` what they measure; `beside` has the names of other metrics of the row.
     """
     updates = updates_of(recorder, owner)
     updated = updates.take(_WHOLE) if ends else updates.peek(_WHOLE)
@@ -138,11 +117,6 @@ def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
     >>> dict(named_values("f1", {"macro": 0.5, "each": [0.25, 0.75]}))
     {'f1/macro': 0.5, 'f1/each/0': 0.25, 'f1/each/1': 0.75}
-    >>> dict(named_values("val/", {"f1": 0.5}))
-    {'val/f1': 0.5}
-
-    Raises:
-        UsageError: it is something else.
     """
     is_prefix = not name or name.endswith("/")
     is_vector = isinstance(value, torch.Tensor) and value.ndim == 1 and value.numel() > 1
@@ -184,9 +158,6 @@ def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
     """Copies of metrics of torchmetrics that have seen what those of all ranks have, in the order of ranks.
 
     Their own synchronisation aborts the process where a rank has seen no batch.
-
-    Raises:
-        UsageError: an object is none of torchmetrics.
     """
     states: dict[str, Any] = {}
     for name, value in objects.items():

@@ -18,8 +18,8 @@ class Accumulate:
 
     Guard fields:
         count: backward passes since the gradients were last cleared, over all ranks.
-        window: size of the current window over all ranks, which is `every` when it opened times the number of ranks
-            with which the run began. Between two windows, the size of the previous one.
+        window: size of the current window, which is `every` when it opened times the ranks at the start of the run;
+            between two windows, that of the previous one.
         full: `count` has reached `window`.
         last_count: `count` at the last visit; after a step, the size of the window that was stepped.
 

@@ -70,20 +70,15 @@ class BeginEvaluation:
             ranks.exchange((), buffers)
         model.eval()
         if self.update_bn:
-            training_state["momentum"] = _begin_statistics(model)
+            # Layers of batch normalization take the mean over the batches to come, each of which counts alike.
+            named, kind = plainly_named(model.named_modules()), torch.nn.modules.batchnorm._BatchNorm
+            layers = {name: layer for name, layer in named if isinstance(layer, kind)}
+            training_state["momentum"] = {name: layer.momentum for name, layer in layers.items()}
+            for layer in layers.values():
+                layer.train().reset_running_stats()
+                layer.momentum = None
         random.seed_everything(seed)
         recorder.means(self.split, ("whole",)).clear()
         if metric_objects:
             objects_of.reset(metric_objects, self.split, recorder)
         return self.split, training_state
-
-
-def _begin_statistics(model: torch.nn.Module) -> dict[str, float | None]:
-    """Let layers of batch normalization take the mean over the batches to come; their momenta before that, by name."""
-    kind = torch.nn.modules.batchnorm._BatchNorm
-    layers = {name: layer for name, layer in plainly_named(model.named_modules()) if isinstance(layer, kind)}
-    momenta = {name: layer.momentum for name, layer in layers.items()}
-    for layer in layers.values():
-        layer.train().reset_running_stats()
-        layer.momentum = None  # the mean over batches, each of which counts alike
-    return momenta

@@ -30,9 +30,8 @@ class CheckFinite:
 
     Reads:
         loss: the loss of the batch; None on a rank without a batch in the round.
-        epoch, batch, seen: the position of the batch, for the message: its epoch, its index in the epoch, and the
-            samples of the run up to and including it, or its round of batches of several ranks.
-        step: the steps before it, for the message.
+        epoch, batch, seen, step: for the message: the epoch of the batch, its index in it, the samples of the run up to
+            and including it, and the steps before it.
 
     Arguments:
         action: "stop" ends the run with an error; "drop" sets `found`, which a guard on an edge to `discard` reads.

@@ -36,9 +36,8 @@ class Checkpoint:
             "continue". Earlier checkpoints are kept in either case. Default: "stop".
         best: a metric by which older checkpoints are kept as well, such as "val/loss". Its value belongs to a
             checkpoint saved at the step at which it was recorded. Default: none.
-        best_mode: "min" if small values are best, "max" if large ones are. Default: by the name of the metric, "min"
-            for loss, error, perplexity or bits, "max" for accuracy, F1, AUC, score and the like; required for other
-            names.
+        best_mode: "min" if small values are best, "max" if large ones are. Default: by the name of the metric, as in
+            `early_stop`; required for names that do not tell.
         keep_best: number of best checkpoints to keep. Default: 1.
 
     Guard fields:

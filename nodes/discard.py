@@ -14,15 +14,7 @@ class Discard(ZeroGrad):
         set_to_none: True drops the gradients, False fills them with zeros. Default: True, as in torch.
 
     >>> from graphtrain import Graph
-    >>> graph = (
-    ...     Graph.load("fit")
-    ...     .set("accumulate", every=2)
-    ...     .guard("accumulation_reached", "accumulate.count > 0 and window_complete")
-    ...     .guard("window_is_short", "accumulate.count > 0 and window_cut")
-    ...     .insert("discard")
-    ...     .connect("accumulate", "discard", when="window_is_short", before="decide")
-    ...     .connect("discard", "decide")
-    ... )
+    >>> graph = Graph.load("fit").overlay("drop").set("accumulate", every=2)
     >>> graph.check()
     []
     """

@@ -20,7 +20,7 @@ class EarlyStop(FollowsMetric):
     Arguments:
         monitor: name of the metric. Default: "val/loss".
         mode: "min" if small values are good, "max" if large ones are. Default: by the name of the metric, "min" for
-            loss, error, perplexity or bits, "max" for accuracy, F1, AUC, score and the like; required for other names.
+            loss, error, perplexity or bits, "max" for accuracy, F1, AUC, score; required for other names.
         min_delta: how much better than the best so far a value must be to count as an improvement. Default: 0, any
             amount.
         patience: stop after this many values in a row without an improvement. Default: 3.

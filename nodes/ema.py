@@ -23,7 +23,7 @@ class Ema:
     If there is no resource `average`, it is created as a copy of `model`. A validation that reads it as its `model`
     evaluates the average; a step function can take it as an argument. With ``reads = { average = "target" }`` it is the
     resource `target`: with the decay 0, which copies the weights, the target network of DQN, with a decay near 1 the
-    momentum encoder of MoCo. Unlike here, torch's `AveragedModel` does not copy buffers by default.
+    momentum encoder of MoCo.
     Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992; the warm-up is that of
     TensorFlow's `ExponentialMovingAverage` with `num_updates`.
 
@@ -31,8 +31,7 @@ class Ema:
         every: when to update. Default: after every step of the optimizer.
         decay: weight of the old average in each update, from 0 to below 1. Default: 0.999.
         warmup: True increases the decay with the number n of updates so far, as ``min(decay, (1 + n) / (10 + n))``, so
-            that the initial, untrained weights soon lose their influence. Default: False, the decay is the same at
-            every step. The overlay `ema` sets True.
+            that the initial, untrained weights soon lose their influence. Default: False. The overlay `ema` sets True.
 
     Guard fields:
         updates: number of updates of the average.

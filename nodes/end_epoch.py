@@ -36,10 +36,7 @@ class EndEpoch:
     _ranks: Agreement | None
 
     def setup(
-        self,
-        recorder: Recorder,
-        metric_objects: Mapping[str, Any] | None = None,
-        ranks: Agreement | None = None,
+        self, recorder: Recorder, metric_objects: Mapping[str, Any] | None = None, ranks: Agreement | None = None
     ) -> None:
         self._recorder, self._objects, self._ranks = recorder, metric_objects, ranks
         self._means = recorder.means("train")

@@ -42,9 +42,7 @@ class EvalBatch:
             none.
 
     Arguments:
-        precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
-            bfloat16, and "16-mixed" in float16, with torch's autocast around the step function. Default: the
-            precision in which the graph trains, or "32-true".
+        precision: as in `train_batch`. Default: the precision in which the graph trains, or "32-true".
         per: what the loss is a sum over, as in `train_batch`; metrics are means over it. If a `validation_step` does
             not return this count, its loss is a mean over samples. Default: none, the loss is a mean.
 
@@ -96,8 +94,7 @@ class EvalBatch:
         if function is None:
             raise UsageError(
                 "there is neither a `validation_step` nor a `training_step` to evaluate with",
-                "supply one of them; or what `reads` of the node names in its place, as the graph `active_learning` "
-                "has `pool_step`",
+                "supply one of them, or what `reads` of the node names in its place",
             )
         with torch.no_grad():
             result = function(model, batch) if self._around is None else self._around(function, model, batch)

@@ -25,11 +25,9 @@ class Exchange:
     between ranks, such as a cache, is not changed.
 
     Arguments:
-        overlap: True sums gradients of a megabyte and more while the last backward pass of a window still runs, and the
-            others at its end, so that the visit of this node finds them summed; the results have the same bits. This
-            needs a graph in which the end of a window is known before that pass, as in `fit`: one node that runs
-            backward, `train_batch`, then `accumulate`, then this node. In any other, gradients are summed at this node,
-            as with False. Default: True.
+        overlap: True sums gradients of a megabyte and more while the last backward pass of a window still runs, in a
+            graph in which the end of a window is known before that pass, as in `fit`; the results have the same bits.
+            Default: True.
 
     Raises:
         RanksDivergedError: ranks arrived by different edges.

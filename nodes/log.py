@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.kind import node
@@ -21,7 +20,7 @@ else:
 
 @node(observer=True, synchronises=True)
 class Log:
-    """Record the means since the last row, weighted by samples, and the learning rates of the last step.
+    """Record the means since the last row, weighted by samples, and the learning rates.
 
     At the end of the run, a last row covers the steps since the previous row. If the run is continued later, this row
     makes no difference: the next row has the means since the row before it. A nested graph also ends with such a row,
@@ -50,10 +49,7 @@ class Log:
     _ranks: Agreement | None
 
     def setup(
-        self,
-        recorder: Recorder,
-        metric_objects: Mapping[str, Any] | None = None,
-        ranks: Agreement | None = None,
+        self, recorder: Recorder, metric_objects: Mapping[str, Any] | None = None, ranks: Agreement | None = None
     ) -> None:
         self._recorder, self._objects, self._ranks = recorder, metric_objects, ranks
         self._means = recorder.means("train")
@@ -78,7 +74,7 @@ class Log:
 
 
 def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any, *, may_repeat: bool = False) -> None:
-    """Record means, and the learning rate of each parameter group in its last step; nothing for no means.
+    """Record means, and the learning rate of each parameter group as it is now; nothing for no means.
 
     The last row of a run may be written twice: at its end, and by `log` where the run is continued and `log` is due at
     once. The second one is left out, unless it `may_repeat`, as two bodies may end alike.
@@ -86,15 +82,10 @@ def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any,
     if not means:
         return
     row = {**means}
-    # An optimizer around others may have no groups, and a group that was added no step.
-    groups = [
-        (group, rate)
-        for each in optimizers_of(optimizer)
-        for group, rate in zip_longest(getattr(each, "param_groups", ()), getattr(each, "_rates_of_last_step", ()))
-    ]
-    for number, (group, rate) in enumerate(groups):
-        if group is not None and "lr" in group:
-            name = "lr" if number == 0 else f"lr/{group.get('name', number)}"
-            row.setdefault(name, float(group["lr"] if rate is None else rate))
+    # An optimizer around others may have no groups.
+    groups = [group for each in optimizers_of(optimizer) for group in getattr(each, "param_groups", ())]
+    for number, group in enumerate(groups):
+        if "lr" in group:
+            row.setdefault("lr" if number == 0 else f"lr/{group.get('name', number)}", float(group["lr"]))
     if may_repeat or not recorder.is_last_row(row):
         recorder.row(row)

@@ -48,10 +48,8 @@ class Plateau(FollowsMetric):
                 "leave the overlay `plateau` out; or let `setup` return a ReduceLROnPlateau",
             )
         if scheduler is not None and scheduler.mode != (mode := self._mode):
-            raise UsageError(
-                f'plateau: the mode of {self.monitor} is "{mode}", and that of the scheduler is "{scheduler.mode}"',
-                f'make it with ReduceLROnPlateau(..., mode="{mode}"), or set plateau.mode="{scheduler.mode}"',
-            )
+            message = f'plateau: the mode of {self.monitor} is "{mode}", that of the scheduler is "{scheduler.mode}"'
+            raise UsageError(message, f'make it with mode="{mode}", or set plateau.mode="{scheduler.mode}"')
 
     def __call__(self, scheduler: Any) -> None:
         if self.recorded and self.value is not None:

@@ -13,13 +13,7 @@ from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
-from graphtrain.nodes._training_step import (
-    CallsTrainingStep,
-    count_and_metrics,
-    divided,
-    loss_and_metrics,
-    without_ask,
-)
+from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, divided, loss_and_metrics, without_ask
 
 if TYPE_CHECKING:
     import torch
@@ -50,14 +44,11 @@ class TrainBatch(CallsTrainingStep):
             bfloat16, and "16-mixed" in float16, with torch's autocast around `training_step`; weights, gradients and
             optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds.
             Default: "32-true".
-        compile: True runs `training_step` and its backward pass through ``torch.compile``. The start takes seconds to
-            minutes longer, and results differ in the last bits and in the random numbers, for example of dropout. The
-            model itself, its parameter names and evaluation do not change. Every batch shape and every Python number in
-            a batch is compiled separately, so that the result for a batch does not depend on earlier batches and a
-            resume is exact. Beyond ``torch._dynamo.config.recompile_limit`` (8) shapes, further ones run uncompiled,
-            and which ones depends on earlier batches, so pad to a few shapes. If the function takes further arguments,
-            such as `step`, Python numbers are compiled in with their first value, and become variables from their
-            second or third value on. Default: False.
+        compile: True runs `training_step` and its backward pass through ``torch.compile``; the model itself and
+            evaluation do not change. Every batch shape and every Python number in a batch is compiled separately, so
+            that the result for a batch does not depend on earlier batches and a resume is exact. Beyond
+            ``torch._dynamo.config.recompile_limit`` (8) shapes, further ones run uncompiled, and which ones depends on
+            earlier batches, so pad to a few shapes. Default: False.
         keep: slots returned by `training_step` that are not cleared at the beginning of an epoch. Default: none.
         per: what the loss is a sum over: the name under which `training_step` returns the count, a number or a scalar
             tensor, or "samples" for the samples of the batch. A node of the kind `divide` divides the gradients of a
@@ -69,9 +60,8 @@ class TrainBatch(CallsTrainingStep):
             trained; those of the others do not require gradients while this node runs. Default: all.
         turn: with `only_own` and several optimizers, the index, from 0, of the one whose parameters get gradients.
             Default: all.
-        skip_none: True skips a batch for which `training_step` returns None, as Lightning does: there is no backward
-            pass. The batch still counts in its window, as if its gradients were zeros, also with several ranks.
-            Default: False, it is an error.
+        skip_none: True skips a batch for which `training_step` returns None: there is no backward pass, and the batch
+            counts in its window, as if its gradients were zeros. Default: False, it is an error.
 
     Writes:
         loss: the loss before the division, detached; None for a skipped batch.
@@ -140,14 +130,11 @@ class TrainBatch(CallsTrainingStep):
         self._optimizer, self._all_optimizers = optimizer, run_optimizers
         self._backward = torch.Tensor.backward if backward is None else backward
         if self.only_own and optimizer is None:
-            raise UsageError(
-                "train_batch.only_own: the node has no `optimizer` whose parameters are its own",
-                'name it, as in reads = { optimizer = "d_optimizer" }',
-            )
+            message = "train_batch.only_own: the node has no `optimizer` whose parameters are its own"
+            raise UsageError(message, 'name it, as in reads = { optimizer = "d_optimizer" }')
         if self.skip_none and ranks is not None and ranks.sharded:
             raise UsageError(
-                "train_batch.skip_none: in the backward pass of a sharded model every rank takes part, and one whose "
-                "batch is skipped has none",
+                "train_batch.skip_none: every rank takes part in the backward pass of a sharded model",
                 "return a loss of zero, as in `torch.where(is_skipped, 0, loss)`, and leave skip_none out",
             )
 

@@ -83,10 +83,8 @@ class Unscale:
             for optimizer in self._optimizers:
                 self._scaler.unscale_(optimizer)
         except ValueError as error:
-            raise UsageError(
-                f"unscale: {error} The model is in float16, in which weights are not trained",
-                'leave the model in float32: with precision "16-mixed" torch\'s autocast computes in float16',
-            ) from None
+            hint = 'leave the model in float32: with precision "16-mixed" torch\'s autocast computes in float16'
+            raise UsageError(f"unscale: {error} The model is in float16", hint) from None
         self._scaler.update()
         state, before = self._scaler.state_dict(), self.scale
         self.scale, self.finite_windows = state["scale"], state["_growth_tracker"]

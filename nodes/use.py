@@ -13,15 +13,7 @@ def use() -> None:
     without a step, use `discard`, which also clears them.
 
     >>> from graphtrain import Graph
-    >>> graph = (
-    ...     Graph.load("fit")
-    ...     .set("accumulate", every=2)
-    ...     .guard("accumulation_reached", "accumulate.count > 0 and window_complete")
-    ...     .guard("window_is_short", "accumulate.count > 0 and window_cut")
-    ...     .insert("use")
-    ...     .connect("accumulate", "use", when="window_is_short", before="decide")
-    ...     .connect("use", "zero_grad")
-    ... )
+    >>> graph = Graph.load("fit").insert("use", after="step")
     >>> graph.check()
     []
     """

@@ -44,8 +44,7 @@ class WritePredictions:
         predictions: one for each sample of the batch, as the kind `predict_batch` returns them.
         samples: number of samples in the batch.
         predictions_file: a path. One that ends in ``.jsonl`` is a file with a line of JSON for each sample; any other a
-            folder with a file of tensors for each batch, such as ``000000000032.safetensors``, the number of samples
-            before it: by name, `predictions` if there is only one, with the samples as their first dimension.
+            folder with a file of tensors for each batch, such as ``000000000032.safetensors``, the samples before it.
 
     Writes:
         written: the number of samples so far, for `end_prediction`.

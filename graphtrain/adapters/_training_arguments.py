@@ -38,7 +38,7 @@ INSTEAD = {
         *("predict_with_generate", "generation_max_length", "generation_num_beams"),
     ),
     "a node that calls torch.cuda.empty_cache (docs/rewiring.md)": ("torch_empty_cache_steps",),
-    "compute_metrics over all predictions": ("batch_eval_metrics",),
+    "compute_metrics over all predictions": ("batch_eval_metrics", "eval_do_concat_batches"),
     "half the batch size with twice the gradient_accumulation_steps": ("auto_find_batch_size",),
     "graphtrain export, which writes the weights of a checkpoint": ("save_only_model",),
     "graphtrain run --processes N (docs/scale.md)": (
@@ -80,7 +80,7 @@ _KNOWN = frozenset(
     adam_epsilon per_device_train_batch_size per_device_eval_batch_size train_sampling_strategy seed data_seed
     label_smoothing_factor remove_unused_columns dataloader_drop_last dataloader_num_workers
     dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor dataloader_multiprocessing_context
-    label_names prediction_loss_only eval_accumulation_steps eval_do_concat_batches
+    label_names prediction_loss_only eval_accumulation_steps
     activation_checkpointing activation_checkpointing_kwargs use_cache full_determinism output_dir use_cpu""".split()  # noqa: SIM905
 )
 

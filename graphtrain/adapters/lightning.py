@@ -53,18 +53,17 @@ _IN_PLACE = {
     **dict.fromkeys(SHOWN, "not called: the run has a display of its own"),
     "ModelCheckpoint": "the node `checkpoint`",
     "LearningRateMonitor": "`lr` in the rows of `log`",
-    "GradientAccumulationScheduler": "`accumulate.every`",
     "OnExceptionCheckpoint": "not needed: a run that failed resumes from its last checkpoint",
-    "Timer": "`finish.after`",
 }
 # What is not the same here, with what to do instead: callbacks, and methods of Lightning 1.
 _REFUSED = {
+    "GradientAccumulationScheduler": "`accumulate.every` may be an expression: 1 if next_batch.epoch < 2 else 4",
     "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
     "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
+    "Timer": "give `max_time`, or set `finish.after`",
     "StochasticWeightAveraging": "the overlays `swa` and `update_bn` average the weights, and anneal no learning rate",
 }
 _ENDS = {"step_end": "do it at the end of the step", "epoch_end": "gather outputs in the step, for `on_{}_epoch_end`"}
-_OBSERVERS = (*SHOWN, "ModelCheckpoint", "LearningRateMonitor", "OnExceptionCheckpoint")
 _OF_LIGHTNING_1 = ("optimizer_idx", "hiddens")  # arguments of `training_step`
 
 
@@ -149,7 +148,7 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
     """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
 
     Raises:
-        UsageError: something of one that changes the training would be left out, or it could not be resumed.
+        UsageError: one of them is not the same here.
     """
     own, pairs = listed(trainer.model.configure_callbacks()), dict[str, dict[str, Any]]()
     replaced = [type(callback) for callback in own]
@@ -161,15 +160,13 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
         left = "" if known is None else _left_out(callback, known, pairs)
         if left and name == "EarlyStopping":  # which needs nothing that is not here
             name = ""
-        elif left and name not in _OBSERVERS:
-            raise UsageError(f"{left}: {name} is {_IN_PLACE[name]}", "write a Callback with the hooks that it needs")
         elif left:
             warnings.warn(f"{left}: {name} is {_IN_PLACE[name]}", stacklevel=3)
         if name not in SHOWN:
             trainer.callbacks.append(callback)
         if name in CALLBACKS:
             pairs.setdefault(name, {key.removeprefix("_"): value for key, value in vars(callback).items()})
-        if name in ("", "GradientAccumulationScheduler"):  # whose hook sets `trainer.accumulate_grad_batches`
+        if not name:
             trainer.called.append(callback)
     return [*pairs.items()]
 
@@ -258,7 +255,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     if len(optimizers) > 1:
         graph = graph.set("step", reads={"optimizer": [*optimizers]})
     windows = graph.nodes.get("accumulate")
-    if windows is not None and ("every" in windows.reads or windows.parameters["every"] != 1):
+    if windows is not None and windows.parameters["every"] != 1:
         # A window that is open where the run ends is not stepped.
         graph = graph.guard("window_cut", "next_batch.last").guard("window_left", "ending and accumulate.count > 0")
         graph = graph.insert("leave_window", "discard").connect("leave_window", "decide")
@@ -331,7 +328,7 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
 def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stage: str = "train") -> Graph:
     """A graph with a node for each of these hooks that is overridden, at its place."""
     for name, place in places.items():
-        if trainer.owners_of(name):
+        if owners := trainer.owners_of(name):
             of_batch = ("batch_index", "loader") if stage != "train" else ("batch_index",)
             reads = {key: f"next_batch.{key}" for key in of_batch if "_batch_" in name}
             if name in ("on_train_epoch_start", "on_train_batch_start"):
@@ -340,8 +337,13 @@ def _hooks(graph: Graph, trainer: ModuleTrainer, places: Mapping[str, str], stag
                 reads["epoch"] = "begin_epoch.runs"
             if name == "on_train_batch_start":
                 reads["is_last"] = "next_batch.last"
-            graph = graph.hook(place, nodes.ModuleHook, name=name, hook=name, stage=stage, reads=reads)
+            settings = {"hook": name, "of": _classes(owners), "stage": stage}
+            graph = graph.hook(place, nodes.ModuleHook, name=name, **settings, reads=reads)
     return graph
+
+
+def _classes(owners: list[Any]) -> str:
+    return ", ".join(type(owner).__name__ for owner in owners)
 
 
 def _training(graph: Graph, trainer: ModuleTrainer) -> Graph:
@@ -363,8 +365,8 @@ def _schedules(graph: Graph, trainer: ModuleTrainer, resources: dict[str, Any]) 
     if "schedule" in graph.nodes and trainer.lr_scheduler_configs:
         graph = graph.remove("schedule", to="decide")
     chain: list[tuple[str, Any, dict[str, Any]]] = [("module_epoch_end", nodes.ModuleEpochEnd, {})]
-    if trainer.owners_of(name := "on_train_epoch_end"):
-        chain.insert(0, (name, nodes.ModuleHook, {"hook": name}))
+    if owners := trainer.owners_of(name := "on_train_epoch_end"):
+        chain.insert(0, (name, nodes.ModuleHook, {"hook": name, "of": _classes(owners)}))
     schedulers = _numbered("scheduler", [config.scheduler for config in trainer.lr_scheduler_configs])
     resources |= schedulers
     if schedulers and not trainer.model.automatic_optimization:  # the module steps them
@@ -414,8 +416,9 @@ def _alone(trainer: ModuleTrainer, stage: str) -> tuple[Graph, dict[str, Any]]:
     if stage == "test":
         last = "end_evaluation"
         graph = graph.replace(last, nodes.end_evaluation)
-    if trainer.owners_of("teardown"):
-        graph = graph.insert("teardown", nodes.ModuleHook, after=last, hook="teardown", stage=stage)
+    if owners := trainer.owners_of("teardown"):
+        of = _classes(owners)
+        graph = graph.insert("teardown", nodes.ModuleHook, after=last, hook="teardown", of=of, stage=stage)
     limit = getattr(trainer, f"limit_{stage}_batches")
     graph = graph if limit == 1.0 and isinstance(limit, float) else graph.set("next_batch", limit=limit)
     resources = {"model": trainer.model, f"{stage}_data": data, f"{stage}_step": nodes.evaluation_step}

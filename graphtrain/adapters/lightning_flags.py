@@ -113,29 +113,10 @@ def _early_stopping(graph: Graph, arguments: Given, given: Given) -> Graph:
     return graph
 
 
-def _accumulation(graph: Graph, arguments: Given, _: Given) -> Graph:
-    scheduling = {0: 1, **(arguments.get("scheduling") or {})}
-    text = str(scheduling.pop(0))
-    for epoch, factor in sorted(scheduling.items()):
-        text = f"{factor} if next_batch.epoch >= {epoch} else {text}"
-    return graph.set("accumulate", reads={"every": text})
-
-
-def _timer(graph: Graph, arguments: Given, given: Given) -> Graph:
-    duration = arguments.get("duration")
-    if arguments.get("interval", "step") != "step":
-        raise UsageError('Timer(interval="epoch"): a run ends with the step at which the time is up', "leave it out")
-    if isinstance(duration, float):  # the object has it in seconds
-        duration = timedelta(seconds=duration)
-    return _ending(graph, None, {**given, "max_time": duration})
-
-
 CALLBACKS: Mapping[str, Meaning] = {
     "ModelCheckpoint": _model_checkpoint,
     "EarlyStopping": _early_stopping,
     "LearningRateMonitor": lambda graph, arguments, given: graph,  # every row of `log` has `lr`
-    "GradientAccumulationScheduler": _accumulation,
-    "Timer": _timer,
     "OnExceptionCheckpoint": lambda graph, arguments, given: graph,  # a failed run resumes from its last checkpoint
 }
 """The callbacks that are edits, by the names of their classes."""

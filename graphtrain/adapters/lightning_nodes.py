@@ -81,6 +81,7 @@ class ModuleHook(_Asks):
 
     Arguments:
         hook: its name.
+        of: the classes that have it, as pictures of the graph say; it changes nothing.
         stage: "train", "validate", "test" or "predict". Default: "train".
 
     Reads:
@@ -89,6 +90,7 @@ class ModuleHook(_Asks):
     """
 
     hook: str = ""
+    of: str = ""
     stage: str = "train"
 
     def __call__(

@@ -231,16 +231,10 @@ def gather_predictions(prediction: Any, batches: int, gathered: Any = None) -> l
 
 
 @node
-def evaluate_predictions(
-    compute_metrics: Callable[..., Any], recorder: Any, split: str, gathered: Any = None, *, concatenate: bool = True
-) -> None:
-    """Call ``compute_metrics(EvalPrediction)`` with what was predicted of each data set, and record what it returns.
-
-    Arguments:
-        concatenate: False passes a list with the predictions of each batch. Default: True, one array.
-    """
+def evaluate_predictions(compute_metrics: Callable[..., Any], recorder: Any, split: str, gathered: Any = None) -> None:
+    """Call ``compute_metrics(EvalPrediction)`` with what was predicted of each data set, and record what it returns."""
     for loader in dict.fromkeys(loader for loader, _, _ in gathered or ()):
-        predictions, labels = (trainer_pt_utils.EvalLoopContainer(concatenate, padding_index=-100) for _ in range(2))
+        predictions, labels = (trainer_pt_utils.EvalLoopContainer(True, padding_index=-100) for _ in range(2))
         for name, logits, expected in gathered:
             if name == loader:
                 predictions.add(logits)
@@ -324,14 +318,14 @@ def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any
     return optimizer, scheduler
 
 
-def _with_metrics(graph: Graph, args: Any) -> Graph:
+def _with_metrics(graph: Graph) -> Graph:
     """The graph with predictions that are gathered while it validates, and metrics that are computed of them."""
     body: Any = graph.nodes["validate"].body
     body = body.set("eval_batch", writes={"prediction": "prediction"})
     counted = {"batches": "next_batch.epoch_batches"}
     body = body.insert("gather_predictions", gather_predictions, after="eval_batch", reads=counted)
-    options = {"concatenate": args.eval_do_concat_batches, "before": "end_evaluation"}
-    return graph.set("validate", graph=body.insert("evaluate_predictions", evaluate_predictions, **options))
+    body = body.insert("evaluate_predictions", evaluate_predictions, before="end_evaluation")
+    return graph.set("validate", graph=body)
 
 
 def _refuse_missing(args: Any, train_dataset: Any, eval_dataset: Any) -> None:
@@ -406,7 +400,7 @@ def setup(
         resources["val_data"] = val_data if several is eval_dataset else val_data[""]
         graph = graph.insert("draw_again", draw_as_loader, after="validate", reads={"data": "val_data"})
         if gathers:
-            graph, resources["compute_metrics"] = _with_metrics(graph, args), compute_metrics
+            graph, resources["compute_metrics"] = _with_metrics(graph), compute_metrics
     best = best_metric(args) is not None
     if plain(args.save_strategy) != "no" and (best or is_frozen):
         reads: dict[str, Any] = {"reads": {"is_due": "checkpoint.improved"}} if best else {}

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from graphtrain.checks.amounts import check_amounts
-from graphtrain.checks.data_flow import check_data_flow
 from graphtrain.checks.guards import check_expressions, check_guards
 from graphtrain.checks.optimizers import check_optimizers, optimizers_in
 from graphtrain.checks.paths import check_paths
@@ -68,8 +67,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}
     along, dividing = check_paths(plan, sorted(optimizers), ranks=ranks, supplied=supplied)
     yield from (
-        *check_data_flow(plan),
-        *(problem for problem, _ in unfit),
+        *[problem for problem, _ in unfit],
         *along,
         *check_amounts(plan),
         *check_saving(plan, slots),

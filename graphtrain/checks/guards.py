@@ -24,7 +24,16 @@ from graphtrain.language.syntax import (
     walk,
 )
 from graphtrain.names import suggestion
-from graphtrain.plan.scope import Ref, Scope, ValueType, field_type, readable_fields, resources_of, value_type
+from graphtrain.plan.scope import (
+    Ref,
+    Scope,
+    ValueType,
+    field_type,
+    node_at,
+    readable_fields,
+    resources_of,
+    value_type,
+)
 from graphtrain.printable import shorten
 
 _Fault = tuple[str, str, str]
@@ -98,7 +107,8 @@ def _problems(ref: Ref) -> Iterator[Problem]:
         faults = [("G201", str(error), "")]
     except ValueTypeError as error:
         faults = [("G204", str(error), error.hint)]
-    yield from (_problem(ref, *fault) for fault in faults)
+    for fault in faults:
+        yield _problem(ref, *fault)
 
 
 _HINTS = {
@@ -152,7 +162,7 @@ def _slots(scope: Scope) -> set[str]:
 
 def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) -> Iterator[_Fault]:
     """What is wrong with a field that does not exist, with the code of a missing node or that of a missing field."""
-    if scope.inside(node) is None:
+    if node_at(scope, node) is None:
         yield codes[0], f"unknown node `{node}` in `{node}.{field}`", suggestion(node, nodes_of(scope.graph))
     elif field_type(scope, node, field) is None:
         yield codes[1], f"`{node}` has no field `{field}`", suggestion(field, readable_fields(scope, node))
@@ -225,7 +235,7 @@ def _named(ref: Ref) -> Iterator[str]:
             yield f"{ref.path}{part.name}"
         elif isinstance(part, Name | FieldOf):
             read = next(ref.scope.read_in(part))
-            yield from (each.name for each in (read, *read.parts) if each.kind == "expression")
+            yield from [each.name for each in (read, *read.parts) if each.kind == "expression"]
 
 
 def _of_scope(scope: Scope) -> Iterator[Problem]:

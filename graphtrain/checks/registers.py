@@ -98,17 +98,13 @@ class Registers:
 
     def tie(self, read: Iterable[tuple[ProgramNode, str]], numbers: Iterable[int], periods: Iterable[int]) -> None:
         """Note that a guard reads some fields together, beside some numbers and remainders."""
-        members = frozenset(self._numbers[each] for each in read if each in self._numbers)
+        members = {self._numbers[each] for each in read if each in self._numbers}
         tied = [group for group in self._groups if group.members & members]
         if tied:
             self._groups = [group for group in self._groups if group not in tied]
-            self._groups.append(
-                _Group(
-                    frozenset().union(*(group.members for group in tied)),
-                    max(*numbers, 1, *(group.largest for group in tied)),
-                    math.lcm(*periods, *(group.period for group in tied)),
-                )
-            )
+            together = frozenset[int]().union(*[group.members for group in tied])
+            largest = max([*numbers, 1, *[group.largest for group in tied]])
+            self._groups.append(_Group(together, largest, math.lcm(*periods, *[group.period for group in tied])))
 
     def values(self) -> tuple[Any, ...]:
         """The values, with counters that are large folded: comparisons and remainders stay as they are."""

@@ -25,6 +25,7 @@ from graphtrain.plan.scope import (
     made_resources,
     outputs_of,
     resources_of,
+    slots_of,
 )
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
@@ -44,7 +45,7 @@ def check_structure(scope: Scope) -> Iterator[Problem]:
 
 def _names(scope: Scope) -> Iterator[Problem]:
     graph = scope.graph
-    for name in (name for name in graph.nodes if name in RESERVED):
+    for name in [name for name in graph.nodes if name in RESERVED]:
         hint = "it is the reserved target that ends the graph" if name == END else f"write [{name}] at the top level"
         yield scope.problem("G114", f"nodes.{name}", f"`{name}` cannot be the name of a node", hint)
     named = (("nodes", "node", graph.nodes), ("guards", "guard", graph.guards), ("clock", "unit", graph.units))
@@ -222,13 +223,13 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
             if _is_invalid(edge.when):
                 hint = "an edge names its guard; define the expression as a guard"
             yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint)
-    always = next((number for number, edge in enumerate(leaving) if edge.when is None), None)
-    if always is None:
+    always = [number for number, edge in enumerate(leaving) if edge.when is None]
+    if not always:
         message = f'the last edge, "{leaving[-1]}", has a guard: if none holds, the run could not continue'
         hint = f'add a last edge without a guard, or write "{leaving[-1].target}"'
         yield scope.problem("G109", thing, message, hint)
-    elif after := ", ".join(f'"{edge}"' for edge in leaving[always + 1 :]):
-        message = f'"{leaving[always]}" has no guard, so what follows it is never taken: {after}'
+    elif after := ", ".join([f'"{edge}"' for edge in leaving[always[0] + 1 :]]):
+        message = f'"{leaving[always[0]]}" has no guard, so what follows it is never taken: {after}'
         hint = "move it to the end, or give it a guard"
         yield scope.problem("G110", thing, message, hint)
 
@@ -257,11 +258,11 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
         yield scope.problem("G108", f"nodes.{inside[-1]}", message, hint, path=path)
 
 
-# ---- G119: what a run would refuse at its start, because of the graph alone; runs leave it to this check
+# ---- G119, G303, G307: what a run would refuse at its start, because of the graph alone; runs leave it to this check
 
 
 def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
-    """Every node whose settings exclude each other, or those of another one.
+    """Every node whose settings exclude each other, or those of another one, or that is set up with what is not there.
 
     Arguments:
         ranks, supplied: as for `check_graph`.
@@ -286,6 +287,20 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
                 message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at one time ({trigger})"
                 hint = "remove one of them, or give it another `every`"
                 yield plan_node.problem("G119", f"{message}: each would multiply what the other has set", hint)
+    for plan_node in plan.nodes_in(plan.main):
+        for slot in slots_of([ref for read, ref in plan_node.set_up_with if read.required]):
+            message = f"`{plan_node.path}` is set up with `{slot}` before the graph runs, and only the graph writes it"
+            yield plan_node.problem("G303", message, "let it read the slot when it is called, not in `setup`")
+    recorded: dict[object, tuple[PlanNode, set[str]]] = {}
+    for plan_node in plan.nodes:
+        if parameter := plan_node.kind.records:
+            around = [pair for each in plan.nodes_in(plan_node.scope) for pair in (*each.reads, *each.setup_reads)]
+            evaluated, name = {*resources_of([ref for _, ref in around])}, plan_node.parameters[parameter]
+            other, resources = recorded.setdefault(name, (plan_node, evaluated))
+            if resources != evaluated:  # an evaluation of something else
+                message = f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`"
+                hint = f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"'
+                yield plan_node.problem("G307", message, hint)
     acting = [node for node in plan.nodes if not node.kind.is_idle(node.parameters, node.expressions)]
     reads = {read.name: node for node in acting for read, _ in node.setup_reads}
     if "history" in reads and "checkpoints" not in reads:

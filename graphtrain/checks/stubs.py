@@ -258,7 +258,7 @@ class StubCells(Cells):
 
         def small(part: Expression) -> Expression:
             if isinstance(part, Operation) and part.name in COMPARISONS:
-                operands = (Constant(LARGE) if _is_large(each) else each for each in part.operands)
+                operands = [Constant(LARGE) if _is_large(each) else each for each in part.operands]
                 return Operation(part.name, tuple(map(small, operands)))
             return rebuilt(part, small)
 

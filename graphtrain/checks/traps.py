@@ -10,7 +10,7 @@ import networkx
 
 from graphtrain.checks.exploration import Exploration
 from graphtrain.graph.elements import Problem, Severity
-from graphtrain.language.syntax import Constant, FieldOf, Operation, walk
+from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 
@@ -84,8 +84,10 @@ class Trap:
             )
         without = f"without {quoted(sorted(self._absent))} " if self._absent else ""
         decide = f"only as {deciding} decide{'s' if len(self.deciding) == 1 else ''}" if deciding else "by no edge"
-        hint = "let the guard read progress of a node of the loop, such as `runs`, or route the loop through a node "
-        hint += "whose progress it reads, such as `next_batch`" + self._due_instead()
+        hint = (
+            "let the guard read progress of a node of the loop, such as `runs`, or the `due` of a node with a trigger, "
+            'as in every = "100 steps"; or route the loop through a node whose progress it reads, such as `next_batch`'
+        )
         if without:
             hint += "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
         return scope.problem(
@@ -97,17 +99,6 @@ class Trap:
             severity=severity,
             path=path,
         )
-
-    def _due_instead(self) -> str:
-        """A remedy for a guard that divides what a unit counts, and holds until that changes."""
-        units = {text: unit for unit, text in self._scope.graph.units.items()}
-        due = next((node.node.name for node in self.nodes if node.kind.trigger == "every"), None)
-        for part in (part for guard in self._guards for part in walk(guard)):
-            match part:
-                case Operation("%", (FieldOf(owner, field), Constant(amount))) if f"{owner}.{field}" in units and due:
-                    every = f'every = "{amount} {units[f"{owner}.{field}"]}"'
-                    return f', or let the node be due: {every} of `{due}`, and the guard "{due}.due"'
-        return ""
 
 
 def traps_in(exploration: Exploration, absent: Collection[str] = ()) -> list[Trap]:

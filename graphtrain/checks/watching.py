@@ -126,9 +126,10 @@ class Watch:
         passes, is_cut = self.marks[at]
         # A short window is meant at the last batch, or by an answer that depends on data or time. Once it is cut, it
         # stays so until the step: a node on the way may change the answer.
-        fetching = [each.fields for each in self._program.nodes if each.kind.fetches]
+        is_open = "backward" not in effects and passes > 0
+        fetching = [each.fields for each in self._program.nodes if each.kind.fetches and is_open]
         is_short = any(self._cells.questions.answers) or any(each["last"] or each["exhausted"] for each in fetching)
-        is_cut = "backward" not in effects and passes > 0 and (is_cut or is_short)
+        is_cut = is_open and (is_cut or is_short)
         opened = owner.fields[field.window] if field.window is not None and passes else 0
         size: int = opened or self._cells.field(owner, str(field.target)).read()
         words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}

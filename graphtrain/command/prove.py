@@ -21,7 +21,6 @@ from graphtrain.ranks.current import is_one_of_several
     "graphtrain verify train.py lr=1e-3 accumulate.every=4 --cuts 5 --graph my_fit.toml",
     "graphtrain verify train.py --run-dir runs/first",
     "graphtrain verify train.py --run-dir runs/first --last 1",
-    "graphtrain verify train.py --run-dir runs/first --processes 2",
     "graphtrain verify --lightning train.py:Net --run-dir runs/net",
 )
 @script_argument

@@ -20,14 +20,14 @@ from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
 from graphtrain.proof.history import RunHistory
-from graphtrain.proof.replay import Replay, after_amount, at_start, parse_moment
+from graphtrain.proof.replay import Replay, after_amount, parse_moment
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import SavedCheckpoint
 from graphtrain.storage.named import checkpoint_folder, graph_of, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
-from graphtrain.trainer.breakpoints import before_node
+from graphtrain.trainer.breakpoints import Breakpoint, before_node
 
 _MOST_PARTS = 12
 _MOST_CHARACTERS = 80
@@ -83,7 +83,7 @@ def _replayed(
     trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
         replay = Replay(trainers.trainer(SavedCheckpoint.sound(path), from_the_beginning=False), path)
-        replay.run_to(at_start)
+        replay.run_to(lambda _, loop: Breakpoint(loop.position, lambda: True))  # it was made here
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
     if term.base.amount > _count(newest := lineage[-1], term):

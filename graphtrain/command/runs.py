@@ -101,7 +101,6 @@ def _listed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     measured = sorted(snapshot.measured.items(), key=lambda item: not item[0].endswith("loss"))
     latest = [f"{name} {metric(value)}" for name, value in measured[:_MOST_METRICS]]
     more = [f"+{len(measured) - _MOST_METRICS} more"] if len(measured) > _MOST_METRICS else []
-    is_open = snapshot.state not in (*ACTIVE, "finished")
     columns = {
         **status,
         **(parameters if isinstance(parameters, dict) else {}),
@@ -113,7 +112,7 @@ def _listed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "place": run.place,
         "last metrics": ", ".join(latest + more),
         "age": run.age_seconds,
-        "resumable": ("yes" if run.newest else "no checkpoint") if is_open else "",
+        "resumable": run.resumable,
         "error": shorten(str(status.get("error") or ""), _MOST_OF_AN_ERROR),
     }
     return columns, status

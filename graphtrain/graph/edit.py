@@ -366,7 +366,7 @@ def rename(self: G, old: str, new: str) -> G:
     if slash:
         if node.body is None:
             raise EditError(f"rename: there is no node `{old}`: `{outer}` has no body", is_missing=True)
-        nodes[outer] = changed(nodes[outer], body=rename(node.body, inner, new), reference=None)
+        nodes[outer] = changed(nodes[outer], body=rename(node.body, inner, new))
         return changed(graph, nodes=nodes)
     if new in nodes or new == END:
         raise EditError(f"rename: there is already a node `{new}`")
@@ -390,13 +390,12 @@ def _with_settings(self: G, node: Node, settings: Mapping[str, Any], verb: str) 
         raise EditError(message, f'a body is given as {verb.replace("replace", "set")}("{node.name}", graph=...)')
     if use is not None:
         kind = None if isinstance(use, str) else kind_of(use)
-        node = changed(node, use=use if kind is None else kind.name, kind=kind, body=None, reference=None)
+        node = changed(node, use=use if kind is None else kind.name, kind=kind, body=None)
     if body is not None:
-        reference = str(body) if isinstance(body, str | Path) else None
-        body = body if reference is None else self.load(body)
+        body = self.load(body) if isinstance(body, str | Path) else body
         if not isinstance(body, GraphData):
             raise EditError(f"graph: expected a name, a path or a Graph, got {show_value(body)}")
-        node = changed(node, use=NESTED, kind=None, body=self.of(body), reference=reference)
+        node = changed(node, use=NESTED, kind=None, body=self.of(body))
     slots: dict[str, Any] = {}
     for key, annotation in (("reads", Reads), ("writes", Writes)):
         try:

@@ -37,7 +37,6 @@ class Node:
             of the kind -> its expression.
         writes: slot of the kind, or output of the body -> slot of the graph.
         body: the nested graph, if any.
-        reference: the name or path of the body; for saving, not part of the value.
         kind: the kind itself if it was given in Python; None if it is looked up by name.
 
     >>> Node("decide", "choice"), Node("train_batch", "train_batch", {"compile": True}, {"window": "accumulate.every"})
@@ -50,7 +49,6 @@ class Node:
     reads: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     writes: Mapping[str, str] = field(default_factory=dict)
     body: GraphData | None = None
-    reference: str | None = field(default=None, compare=False)
     kind: Kind | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml
 from graphtrain.graph.difference import Difference, changes
-from graphtrain.graph.elements import G, GraphData, Node, kind_text, settings_of
+from graphtrain.graph.elements import GraphData, Node, kind_text, settings_of
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.kind.declaration import FROM
 from graphtrain.names import quoted
@@ -141,7 +141,25 @@ class EditableGraph(GraphData):
         >>> fit.nodes["next_batch"], fit.nodes["validate"].body.nodes["next_batch"].parameters["limit"]
         (<Node next_batch: limit = 1>, 1)
         """
-        return _dry(self)
+        every = next((f"1 {unit}" for unit in ("batches", "steps", "epochs") if unit in self.units), "once")
+        after = next((f"1 {unit}" for unit in ("epochs", "batches", "steps", *self.units) if unit in self.units), "")
+        nodes: dict[str, Node] = {}
+        for name, node in self.nodes.items():
+            kind, body = kind_of_node(node), node.body and self.of(node.body).dry_run()
+            parameters = {key: value for key, value in node.parameters.items() if key != FROM or kind is None}
+            if kind is not None:
+                if any(read.name == "history" for read in kind.setup_reads or ()):  # no checkpoint to return to
+                    parameters |= dict.fromkeys(kind.idle_without, math.inf)
+                if kind.family == "data" and "limit" in kind.parameters:
+                    parameters["limit"] = 1
+                is_periodic = kind.trigger == "every" and (body is None or "every" in parameters)
+                is_left = "scheduler" in kind.optional and "every" not in parameters  # a run may refuse that
+                if is_periodic and not is_left and parameters.get("every") not in ("never", "once"):
+                    parameters["every"] = every
+                elif kind.trigger == "after" and after:
+                    parameters["after"] = after
+            nodes[name] = replace(node, body=body, parameters=parameters)
+        return replace(self, nodes=nodes)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, start {self.start}>"
@@ -163,32 +181,6 @@ def write_new(path: Path, content: bytes) -> None:
         if is_new:
             path.unlink(missing_ok=True)
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
-
-
-def _dry(graph: G) -> G:
-    every = next((f"1 {unit}" for unit in ("batches", "steps", "epochs") if unit in graph.units), "once")
-    after = next((f"1 {unit}" for unit in ("epochs", "batches", "steps", *graph.units) if unit in graph.units), "")
-    return replace(graph, nodes={name: _dry_node(node, every, after) for name, node in graph.nodes.items()})
-
-
-def _dry_node(node: Node, every: str, after: str) -> Node:
-    if node.body is not None:
-        node = replace(node, body=_dry(node.body))
-    kind = kind_of_node(node)
-    if kind is None:
-        return node
-    parameters = {name: value for name, value in node.parameters.items() if name != FROM}
-    if any(read.name == "history" for read in kind.setup_reads or ()):  # there are no checkpoints to return to
-        parameters |= dict.fromkeys(kind.idle_without, math.inf)
-    if kind.family == "data" and "limit" in kind.parameters:
-        parameters["limit"] = 1
-    is_periodic = kind.trigger == "every" and (node.body is None or "every" in parameters)
-    is_left = "scheduler" in kind.optional and "every" not in parameters  # due after a step; a run may refuse it
-    if is_periodic and not is_left and parameters.get("every") not in ("never", "once"):
-        parameters["every"] = every
-    elif kind.trigger == "after" and after:
-        parameters["after"] = after
-    return replace(node, parameters=parameters)
 
 
 # ---- readable text: what ``print(graph)`` shows
@@ -248,13 +240,13 @@ def _toml(graph: GraphData, whole: dict[str, Any], prefix: str) -> str:
     sections = ["\n".join([f"[{prefix.rstrip('.')}]", *head] if prefix else head)]
     nodes, bodies = [f"[{prefix}nodes]"], []
     for name, table in whole["nodes"].items():
-        node, key = graph.nodes[name], _key(name)
-        if node.body is None or _is_shipped(node, type(graph)):
-            table = {**table, "graph": node.reference} if node.body is not None else table
-            nodes.append(f"{key} = {_text(table)}")
+        body, key = graph.nodes[name].body, _key(name)
+        is_shipped = body is not None and find_graph(body.name) is not None
+        if body is None or (is_shipped and read_toml.read_graph(type(graph), body.name)[0] == body):
+            nodes.append(f"{key} = {_text(table if body is None else {**table, 'graph': body.name})}")
         else:  # a body in full is a separate table, since TOML cannot extend an inline table
             items = [f"{_key(item)} = {_text(value)}" for item, value in table.items() if item != "graph"]
-            inner = _toml(node.body, table["graph"], prefix=f"{prefix}nodes.{key}.graph.")
+            inner = _toml(body, table["graph"], prefix=f"{prefix}nodes.{key}.graph.")
             bodies.append("\n".join([f"[{prefix}nodes.{key}]", *items, "", inner]))
     sections += ["\n".join(nodes), *bodies]
     for section in ("guards", "edges", "clock"):
@@ -266,12 +258,6 @@ def _toml(graph: GraphData, whole: dict[str, Any], prefix: str) -> str:
         if section in whole:
             sections.append("\n".join(lines))
     return "\n\n".join(section.rstrip("\n") for section in sections) + "\n"
-
-
-def _is_shipped(node: Node, make: type[GraphData]) -> bool:
-    """True if a body is a graph with a name; a path is relative to the saved file, which may be in another folder."""
-    is_named = node.reference is not None and find_graph(node.reference) is not None
-    return is_named and read_toml.read_graph(make, str(node.reference))[0] == node.body
 
 
 def _key(key: str) -> str:

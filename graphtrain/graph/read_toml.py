@@ -276,21 +276,21 @@ def _read_node(name: str, value: Any, reader: Reader[G]) -> Node:
         return Node(name, use or name, rest, reads, writes)
     if use not in (None, NESTED):
         reader.problem("G003", key, f"nodes.{name} has both `use` and `graph`", "keep one of them")
-    return Node(name, NESTED, rest, reads, writes, *_read_body(name, value["graph"], reader))
+    return Node(name, NESTED, rest, reads, writes, _read_body(name, value["graph"], reader))
 
 
-def _read_body(name: str, value: Any, reader: Reader[G]) -> tuple[G | None, str | None]:
+def _read_body(name: str, value: Any, reader: Reader[G]) -> G | None:
     key = ("nodes", name, "graph")
     if isinstance(value, dict):
-        return _read_table(value, replace(reader, section=(*reader.section, *key)), name), None
+        return _read_table(value, replace(reader, section=(*reader.section, *key)), name)
     if not isinstance(value, str) or not reader.file:
         reader.problem("G003", key, f"nodes.{name}.graph: expected a name, a path or a table, got {show_value(value)}")
-        return None, None
+        return None
     try:
-        return _read_source(value, reader), value
+        return _read_source(value, reader)
     except GraphtrainError as error:
         reader.problem("G004", key, f"nodes.{name}.graph: {error.message}", error.hint)
-        return None, None
+        return None
 
 
 def _read_edges(source: str, value: Any, reader: Reader[Any]) -> tuple[Edge, ...]:

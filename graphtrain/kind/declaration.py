@@ -261,8 +261,10 @@ class Kind:
 
     def counter(self, name: str) -> Field | None:
         """The counter of a window to which a field belongs: the counter itself, its size, or whether it is full."""
-        counters = (field for field in self.fields.values() if field.counts is not None)
-        return next((field for field in counters if name in (field.name, field.window, field.full)), None)
+        for field in self.fields.values():
+            if field.counts is not None and name in (field.name, field.window, field.full):
+                return field
+        return None
 
     def reset(self, instance: Any, *, whole: bool = False) -> None:
         """Reset the progress of `instance` to the defaults; if `whole`, also fields declared with `stays`."""

@@ -77,8 +77,7 @@ def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack
             raise TypeError(f"@node marks a function or a class; got {target!r}")
         name = declared.get("name") or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.__name__).lower()
         if not name.isidentifier():
-            hint = ": give `node(name=...)` to a lambda" if name == "<lambda>" else ""
-            raise TypeError(f"the name of a kind must be an identifier; got {name!r}{hint}")
+            raise TypeError(f"the name of a kind must be an identifier; got {name!r}: give `node(name=...)`")
         try:
             kind = _declared(target, {**declared, "name": name})
             target.__kind__ = kind  # type: ignore[attr-defined]
@@ -87,8 +86,7 @@ def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from None
         # The shipped kinds are found by their folder, so importing one cannot replace a user's kind of that name.
-        # Code made by `exec` may have no module.
-        module = target.__module__ or ""
+        module = target.__module__ or ""  # code made by `exec` may have none
         if module.startswith("graphtrain.adapters."):
             OF_ADAPTERS[name] = kind
         elif not module.startswith("graphtrain."):

@@ -81,21 +81,17 @@ class Watched:
         for path in run_directories(folder):
             with contextlib.suppress(GraphtrainError):  # removed since, or damaged
                 run = Run(path)
-                snapshot, is_over = run.snapshot(), run.state not in ACTIVE
-                metrics = {printable(name): float(f"{value:.6g}") for name, value in snapshot.measured.items()}
+                snapshot = run.snapshot()
+                measured = snapshot.measured.items()
                 cells = {
                     "state": printable(run.condition),
+                    "why": "" if run.state in ACTIVE else _why(path, _written(path / STATUS_FILE), run.state),
                     "place": run.place,
                     "graph": printable(snapshot.graph),
                     "age": run.age_seconds,
-                    "resumable": ""
-                    if not is_over or run.state == "finished"
-                    else "yes"
-                    if run.newest
-                    else "no checkpoint",
+                    "resumable": run.resumable,
                     "best": run.best.get("best", {}).get("value"),
-                    **{name: value if math.isfinite(value) else metric(value) for name, value in metrics.items()},
-                    "why": _why(path, _written(path / STATUS_FILE), run.state) if is_over else "",
+                    **{printable(name): value if math.isfinite(value) else metric(value) for name, value in measured},
                 }
                 yield {"name": _name(path, folder), "cells": json_value(cells)}
 

@@ -223,5 +223,5 @@ def _forgotten(scope: Scope) -> frozenset[str]:
     for node in scope.graph.nodes.values():
         kind, returned = scope.kinds[node.name], scope.returned_by(node)
         kept = node.parameters.get(kind.keeps, ()) if kind is not None and kind.keeps else ()
-        slots.update(slot for name, slot in returned.items() if name not in kept)
-    return frozenset(f"{scope.path}{slot}" for slot in slots)
+        slots |= {f"{scope.path}{slot}" for name, slot in returned.items() if name not in kept}
+    return frozenset(slots)

@@ -151,17 +151,9 @@ class Scope:
         """The expression of a text in this graph, as read by `language.syntax.parse`."""
         return parse(text, frozenset(self.bodies))
 
-    def inside(self, path: str) -> tuple[Scope, Node] | None:
-        """The node at a path from here, and the graph that it is in; None if there is none."""
-        outer, _, rest = path.partition("/")
-        node = self.graph.nodes.get(outer)
-        if node is None or not rest:
-            return None if node is None else (self, node)
-        return self.bodies[outer].inside(rest) if outer in self.bodies else None
-
     def field(self, path: str, name: str) -> Ref:
         """What a field of the node at a path from here means: an expression, if a parameter has one."""
-        found = self.inside(path)
+        found = node_at(self, path)
         if found is not None:
             scope, node = found
             if name in node.reads and (expression := scope.expressions(node).get(name)) is not None:
@@ -288,9 +280,19 @@ class Scope:
         return Problem(code, severity, where, message, hint, path)
 
 
+def node_at(scope: Scope, path: str) -> tuple[Scope, Node] | None:
+    """The node at a path from a graph, and the graph that it is in; None if there is none."""
+    *outer, name = path.split("/")
+    for each in outer:
+        if each not in scope.bodies:
+            return None
+        scope = scope.bodies[each]
+    return (scope, scope.graph.nodes[name]) if name in scope.graph.nodes else None
+
+
 def kind_at(scope: Scope, path: str) -> Kind | None:
     """The kind of the node at a path from a graph; None if it is not declared, or there is no such node."""
-    found = scope.inside(path)
+    found = node_at(scope, path)
     return found[0].kinds[found[1].name] if found is not None else None
 
 

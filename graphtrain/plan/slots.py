@@ -116,7 +116,7 @@ class Slots:
         if (body := node.body) is None:
             return (*node.visit_reads, *self._extra_reads.get(node.path, ())), {*node.writes, *node.kills}
         if point.moment == "acts":
-            return self._set_up_with(body), (f"{body.path}{name}" for name in body.written)
+            return self._set_up_with(body), [f"{body.path}{name}" for name in body.written]
         needed = outputs_of(body.graph, optional=False)
         reads = [Read(name) if name in needed else Read(name, None) for name in outputs_of(body.graph)]
         outputs = [(read, Ref("slot", f"{body.path}{read.name}")) for read in reads]
@@ -141,20 +141,20 @@ class Slots:
     def _solved(self, *, optional: bool) -> Mapping[Point, frozenset[str]]:
         """The slots that a resume at each point reads later; it sets up the nodes of the bodies around again."""
 
-        def slots_in(reads: Sequence[tuple[Read, Ref]]) -> set[str]:
-            return {*slots_of([ref for read, ref in reads if read.required or optional])}
+        def slots_in(reads: Sequence[tuple[Read, Ref]]) -> list[str]:
+            return slots_of([ref for read, ref in reads if read.required or optional])
 
         bodies = {path: slots_in(self._set_up_with(scope)) for path, scope in self._plan.scopes.items() if path}
         read, overwritten = {}, {}
         for point in self.points:
             reads, written = self._used(point)
-            set_up = (slots for path, slots in bodies.items() if point.path.startswith(path))
-            read[point], overwritten[point] = slots_in(reads).union(*set_up), {*written}
+            set_up = [slots for path, slots in bodies.items() if point.path.startswith(path)]
+            read[point], overwritten[point] = {*slots_in(reads)}.union(*set_up), {*written}
         alive = dict.fromkeys(self.points, frozenset[str]())
         waiting = dict.fromkeys(self.points)
         while waiting:
             point, _ = waiting.popitem()
-            after = frozenset[str]().union(*(alive[each] for each in self.points.successors(point)))
+            after = frozenset[str]().union(*[alive[each] for each in self.points.successors(point)])
             before = after - overwritten[point] | read[point]
             if before != alive[point]:
                 alive[point] = before

@@ -323,7 +323,7 @@ def error_as_plain(error: GraphtrainError) -> list[str]:
     kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS), "")
     if isinstance(error, UnsaveableError):
         return [kind, error.path, error.reason, error.hint]
-    return [kind, getattr(error, "message", str(error)), getattr(error, "hint", "")]
+    return [kind, error.message, error.hint]
 
 
 def error_of_plain(plain: Sequence[str]) -> GraphtrainError:

@@ -6,7 +6,7 @@ The result is data, which `program.table` compiles to calls.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
@@ -163,7 +163,7 @@ class Program:
             }
         self.training = [scope for scope in self.scopes.values() if scope.counts_training]
         self.clocked = self.training[0] if self.training else self.main
-        self.slots: dict[str, Any] = dict.fromkeys(path for node in self.nodes for path in node.plan_node.writes)
+        self.slots: dict[str, Any] = dict.fromkeys([path for node in self.nodes for path in node.plan_node.writes])
 
     # ---- nodes
 
@@ -274,11 +274,7 @@ class Program:
         for name, hint in unread.items():
             if hint and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
-        return problems + [problem for problem in self._without_batches() if problem.code not in self.graph.allow]
-
-    def _without_batches(self) -> Iterator[Problem]:
-        """A problem for each mapping or data set where batches are read."""
-        for node in self.nodes:
+        for node in self.nodes if "G309" not in self.graph.allow else ():
             given = {name: self.resources.get(name) for name in node.plan_node.data}
             for label, part in by_name(given, given):
                 gives, hint = "", ""
@@ -289,7 +285,9 @@ class Program:
                     gives, hint = "samples", f"supply Loader({label}, batch_size=...)"
                 if gives:
                     message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
-                    yield Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint)
+                    where = f"{self.graph.name}: nodes.{node.path}"
+                    problems.append(Problem("G309", "error", where, message, hint))
+        return problems
 
     def unread(self) -> dict[str, str]:
         """The resources that no node reads, bypassed or not, and no step function; a hint for what is misspelt."""

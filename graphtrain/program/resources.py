@@ -219,12 +219,9 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     except TypeError:
         expected = "(model, batch)" if takes_model else "(self, batch)"
         raise UsageError(f"`{name}` must take {expected}; it takes {signature}") from None
-    extra_inputs = tuple(
-        Read(parameter.name, parameter.default)
-        for parameter in signature.parameters.values()
-        if parameter.name not in passed and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    )
-    return StepCall(function, call, extra_inputs, own_name)
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    asked = [each for each in signature.parameters.values() if each.name not in passed and each.kind in by_name]
+    return StepCall(function, call, tuple([Read(each.name, each.default) for each in asked]), own_name)
 
 
 def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[str, Any]:

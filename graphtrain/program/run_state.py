@@ -63,7 +63,6 @@ def _capture_optimizers(run: StatefulObjects, alive: set[str]) -> Section:
         name: {
             # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
             "stepped": bool(getattr(optimizer, "_opt_called", False)),
-            "rates": getattr(optimizer, "_rates_of_last_step", []),
             "parameters": run.objects.groups[name].paths(optimizer, run.paths),
             "added": len(optimizer.param_groups) - len(run.objects.groups[name]),
         }
@@ -91,7 +90,6 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
             )
         if saved[name]["stepped"] or hasattr(optimizer, "_opt_called"):
             optimizer._opt_called = saved[name]["stepped"]
-        optimizer._rates_of_last_step = saved[name]["rates"]
 
 
 def _capture_resources(run: StatefulObjects, alive: set[str]) -> Section:

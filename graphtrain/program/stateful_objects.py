@@ -88,9 +88,9 @@ class StatefulObjects:
         if covered:  # what else reads or reaches it may change it when its position is not asked for
             read = {name for name in given if name not in data or name.partition(".")[0] in self.program.read_resources}
             reached = Reachable({name: value for name, value in roots.items() if name not in covered}).by_id
-            others = {*reached, *(id(given[name]) for name in read)}
+            others = reached.keys() | {id(given[name]) for name in read}
             covered = [name for name in covered if id(given[name]) not in others]
-        elsewhere = {id(run), *(id(generator) for name in data for generator in held_generators(roots[name]))}
+        elsewhere = {id(run), *[id(generator) for name in data for generator in held_generators(roots[name])]}
         snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
         entries = snapshot.reachable.by_path.values() if left_out else ()
         places = [place for entry in entries if entry.is_entered for place, *_ in parts_of(entry)]

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.kind import derived_clock
-from graphtrain.kind.trigger import Term, Trigger, next_multiple
+from graphtrain.kind.trigger import Term, next_multiple
 from graphtrain.language.closures import any_of
-from graphtrain.program.bind import Clock, CountedTerm, Program, ProgramNode
+from graphtrain.program.bind import Clock, CountedTerm, Program
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
@@ -112,20 +112,18 @@ def reached(terms: Sequence[CountedTerm]) -> Due:
 
 def set_triggers(program: Program, *, counts: bool = True) -> None:
     """Give the nodes of a program their triggers; without `counts`, none is due by an amount."""
-
-    def terms(node: ProgramNode, trigger: Trigger) -> list[CountedTerm]:
-        return [(program.clocks[node.scope][term.base.unit], term) for term in trigger.terms] if counts else []
-
     for node in program.nodes:
         trigger, start = node.plan_node.trigger, node.plan_node.start
         if trigger is None or node.bypassed:
             continue
-        counted = terms(node, trigger)
+        clocks = program.clocks[node.scope]
+        due = [(clocks[term.base.unit], term) for term in trigger.terms if counts]
         if node.kind.trigger != "every":
-            node.trigger = After(node.fields, counted, str(trigger))
+            node.trigger = After(node.fields, due, str(trigger))
             continue
-        may_be_due = reached(terms(node, start)) if start is not None else None
-        node.trigger = Every(node.fields, counted, once=trigger.once, may_be_due=may_be_due)
+        least = [(clocks[term.base.unit], term) for term in start.terms if counts] if start is not None else None
+        may_be_due = reached(least) if least is not None else None
+        node.trigger = Every(node.fields, due, once=trigger.once, may_be_due=may_be_due)
 
 
 def _least_number(amount: int | Fraction) -> int | float:

@@ -14,7 +14,7 @@ import torch
 
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line, shorten
-from graphtrain.state.weights import dtype_and_shape
+from graphtrain.state.weights import dtype_and_shape, local_part
 from graphtrain.storage.encoding import Encoded, SavedTensor
 
 # In this order the first difference is the likely cause, such as a lost counter, and the rest follows from it.
@@ -94,9 +94,7 @@ def _are_alike(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
 def _of_tensors(expected: Any, actual: Any) -> str:
     """How two tensors differ, or two arrays; of sharded tensors, the parts of this rank."""
     if type(expected).__name__ == type(actual).__name__ == "DTensor":
-        from graphtrain.ranks.sharded import local_of  # which few runs need
-
-        return _of_tensors(local_of(expected), local_of(actual))
+        return _of_tensors(local_part(expected), local_part(actual))
     before, now = _form(expected), _form(actual)
     if before != now:
         return f"{before} -> {now}"

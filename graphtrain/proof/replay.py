@@ -38,7 +38,7 @@ class Replay:
         self._start: Path | str = start if start is not None else "auto"
 
     def run_to(self, breakpoint: Callable[[CompiledGraph, Loop], Breakpoint]) -> bool:
-        """Run to a breakpoint, such as `at_start`; False if the run ends before."""
+        """Run to a breakpoint, such as that of `after_amount`; False if the run ends before."""
 
         def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
             self.compiled = compiled
@@ -118,11 +118,6 @@ def parse_moment(text: str, graph: GraphData) -> Term:
             f"use a unit of that clock{units}; --node PATH --runs N leads on to a node in a body",
         )
     return terms[0]
-
-
-def at_start(compiled: CompiledGraph, loop: Loop) -> Breakpoint:
-    """Run nothing: this is where the checkpoint was made."""
-    return Breakpoint(loop.position, lambda: True)
 
 
 def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:

@@ -156,22 +156,14 @@ def added(parts: Iterable[Sums]) -> Sums:
 
 
 def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
-    """The sum, or another reduction, with a further part.
-
-    Raises:
-        UsageError: it is reduced in another way than before.
-    """
+    """The sum, or another reduction, with a further part; a UsageError if it was reduced in another way before."""
     if whole is None:
         return [0.0 + part[0], part[1]]  # turns minus zero into zero
-    how, other = (value[1] if value[1] in REDUCTIONS else "" for value in (whole, part))
+    how, other = (value[1] if value[1] in REDUCTIONS else "mean" for value in (whole, part))
     if how != other:
-        raise UsageError(
-            f"the metric `{name}` was {how or 'a mean'} and is {other or 'a mean'} now",
-            "give it one of graphtrain.Sum, Max and Min, or none, at every batch",
-        )
-    if how:
-        return [REDUCTIONS[how](whole[0], part[0]), how]
-    return [whole[0] + part[0], whole[1] + part[1]]
+        hint = "give it one of graphtrain.Sum, Max and Min, or none, at every batch"
+        raise UsageError(f"the metric `{name}` was a {how} and is a {other} now", hint)
+    return [REDUCTIONS[how](whole[0], part[0]), how] if how in REDUCTIONS else [whole[0] + part[0], whole[1] + part[1]]
 
 
 class Recorder:
@@ -253,12 +245,7 @@ class Recorder:
             logger(row, step)
 
     def show(self, values: Mapping[str, Shown]) -> None:
-        """Pass texts, images and histograms to the loggers that accept them, such as `TensorBoard`; they are in no row.
-
-        >>> from graphtrain import Histogram, Text
-        >>> recorder = Recorder(lambda: (3, 0.5))
-        >>> recorder.show({"weights": Histogram(torch.zeros(4)), "sample": Text("Once upon a time")})
-        """
+        """Pass texts, images and histograms to the loggers that accept them; they are in no row."""
         step, _ = self._position()
         for logger in self.loggers:
             if isinstance(logger, Loggers):
@@ -266,13 +253,7 @@ class Recorder:
                     logger.call("show", name, value, int(step))
 
     def latest_of(self, split: str) -> dict[str, float]:
-        """The last value of every metric of a split, by its name there.
-
-        >>> recorder = Recorder(lambda: (3, 0.5))
-        >>> recorder.row({"loss": 1.5, "val/loss": 2.0})
-        >>> recorder.latest_of("val")
-        {'loss': 2.0}
-        """
+        """The last value of every metric of a split, by its name there."""
         prefix = f"{split}/"
         return {name.removeprefix(prefix): value for name, value in self.latest.items() if name.startswith(prefix)}
 

@@ -116,6 +116,11 @@ class Run(Recorded):
         return self.state + (f", not finite since step {min(map(int, steps))}" if steps else "")
 
     @property
+    def resumable(self) -> str:
+        """Whether there is a checkpoint to resume from; empty for a run that is running, or done."""
+        return "" if self.state in (*ACTIVE, "finished") else "yes" if self.newest else "no checkpoint"
+
+    @property
     def place(self) -> str:
         """Where it is: ``"step 40, epoch 2.50, batch 5/10"``."""
         return one_line(str(self.status.get("place") or ""))

@@ -101,7 +101,7 @@ class Snapshot:
         """
         values = {entry.name: _read(str(entry.type), mapping.get(entry.name)) for entry in fields(Snapshot)}
         known = {name: value for name, value in values.items() if value is not None}
-        return Snapshot(**{**dict.fromkeys(("state", "graph", "position"), _UNKNOWN), **known})
+        return Snapshot(**{**dict.fromkeys(("state", "graph", "position"), "?"), **known})
 
 
 class Display(ABC):
@@ -125,9 +125,6 @@ class Display(ABC):
     @abstractmethod
     def end(self, snapshot: Snapshot) -> None:
         """The run has stopped, for any reason. The last display stays visible."""
-
-
-_UNKNOWN = "?"
 
 
 def _read(declared: str, value: Any) -> Any:

@@ -144,18 +144,20 @@ class TensorBoard(RunLogger):
 
     def _cut(self, rows: int) -> None:
         """Truncate event files to what they had at the last line with at most so many rows; remove later ones."""
-        notes: list[dict[str, Any]] = [{"rows": 0, "sizes": {}}]
-        if (file := self._folder / "sizes.jsonl").exists():
-            for line in file.read_text().splitlines():
-                with suppress(ValueError):  # cut by a kill
-                    notes.append(json.loads(line))
-        last = max(number for number, note in enumerate(notes) if note["rows"] <= rows)
-        self._rows, self._sizes = notes[last]["rows"], notes[last]["sizes"]
-        for path in {self._folder / name for note in notes for name in note["sizes"]}:
+        notes: list[tuple[int, dict[str, int]]] = [(0, {})]
+        file = self._folder / "sizes.jsonl"
+        for line in file.read_text().splitlines() if file.exists() else ():
+            with suppress(ValueError, TypeError, LookupError):  # cut by a kill
+                note = json.loads(line)
+                notes.append((note["rows"] + 0, {Path(name).name: size + 0 for name, size in note["sizes"].items()}))
+        last = max(number for number, (noted, _) in enumerate(notes) if noted <= rows)
+        self._rows, self._sizes = notes[last]
+        for path in {self._folder / name for _, sizes in notes for name in sizes}:
             size = self._sizes.get(path.name, 0)
             if not size:
                 path.unlink(missing_ok=True)
             elif path.exists() and path.stat().st_size > size:
                 os.truncate(path, size)
-        if last < len(notes) - 1:
-            replace_file(file, "".join(json.dumps(note) + "\n" for note in notes[1 : last + 1]).encode())
+        if len(notes) > 1:
+            kept = (json.dumps({"rows": noted, "sizes": sizes}) + "\n" for noted, sizes in notes[1 : last + 1])
+            replace_file(file, "".join(kept).encode())

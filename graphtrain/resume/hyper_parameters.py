@@ -68,7 +68,7 @@ class SettingChange(NamedTuple):
     @property
     def chosen_by(self) -> str:
         """The name with which `from_setup` takes it."""
-        return self.name.removesuffix(f".{CLASS}")
+        return self.resource if self.field == CLASS else self.name
 
     @property
     def cannot_be_kept(self) -> bool:
@@ -133,8 +133,7 @@ class HyperParameters:
         """The fields that the user's names cover: ``"optimizer"`` all of them, ``"optimizer.lr"`` this one.
 
         The rates of an optimizer and the settings of its schedules are taken together: a schedule restarts with both.
-        For a tuple of optimizers, these names apply to each, and ``"optimizer[0]"`` is the first. Empty if all of them
-        are as they were saved.
+        For a tuple of optimizers, these names apply to each, and ``"optimizer[0]"`` is the first.
         """
         known = {f"{name}.{field}" for name, fields in self.set_up.items() for field in fields if field != CLASS}
         covering: dict[str, set[str]] = {}
@@ -151,10 +150,10 @@ class HyperParameters:
                 rates = {f"{name}.{field}" for field in _RATES}
                 together = {each for each in covering if each.partition(".")[0] in schedules or each in rates}
                 taken |= together if taken & together else set()
-        return taken if any(change.name in taken for change in changes) else set()
+        return taken
 
-    def apply(self, chosen: set[str], saved: Values) -> None:
-        """Replace loaded hyper-parameters by the chosen ones, as set up now.
+    def apply(self, chosen: set[str], saved: Values) -> list[str]:
+        """Replace loaded hyper-parameters by the chosen ones, as set up now; returns the resources that this changed.
 
         If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
         as before: the rate becomes what it would be if the new values had always applied.
@@ -167,6 +166,7 @@ class HyperParameters:
             others = {} if CLASS in fields else saved.get(name, {})
             # Functions are always those of now: no checkpoint holds others.
             self.values[name] = set_up | {f: each for f, each in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
+        loaded = {name: encoded(_state_of(resource)) for name, resource in self._resources.items() if chosen}
         for name, resource in self._resources.items() if chosen else ():
             fields, initial = _fields_of(name, chosen) - {CLASS}, self._initial[name]
             if isinstance(resource, torch.optim.Optimizer):
@@ -180,6 +180,7 @@ class HyperParameters:
             elif fields and not _restarts(resource):
                 state = resource.state_dict()
                 resource.load_state_dict({**state, **{field: initial[field] for field in fields & initial.keys()}})
+        return [name for name in loaded if not is_equal(encoded(_state_of(self._resources[name])), loaded[name])]
 
     def _schedules_of(self, name: str) -> list[str]:
         """The schedules of an optimizer that can restart."""

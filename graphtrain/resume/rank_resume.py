@@ -83,7 +83,12 @@ def resized(
         CheckpointError: one process has saved it in the middle of a window or a batch.
     """
     states = dict(sorted(checkpoint.others.items())) or {0: checkpoint.sections}
-    first, nodes, rank, before = checkpoint.sections, compiled.program.nodes, ranks.rank, processes(checkpoint.ranks)
+    first, nodes, rank, before = (
+        checkpoint.sections,
+        compiled.program.nodes,
+        ranks.rank,
+        processes(checkpoint.manifest.ranks),
+    )
     former = {node.path: renaming.former(node.path) or node.path for node in nodes}
     saved = {node.path: first["progress"].get(former[node.path], {}) for node in nodes}
     fetching = [node for node in nodes if node.kind.fetches]
@@ -105,7 +110,7 @@ def resized(
     own = states[rank]["slots"] if rank in states else {}
     sections = {
         **first,
-        "progress": _progress(states[0], nodes, former, rank, 1 in (checkpoint.ranks, ranks.world_size)),
+        "progress": _progress(states[0], nodes, former, rank, 1 in (checkpoint.manifest.ranks, ranks.world_size)),
         # Those computed from a batch on the rank that had it, all others on every rank.
         "slots": {name: own.get(name) if renaming.slot(name) in dependent else slots[name] for name in slots},
         "metrics": _means([state["metrics"] for state in states.values()], rank),
@@ -113,7 +118,7 @@ def resized(
     }
     differing = checkpoint.manifest.differing
     facts = "other random numbers" + (f", {differing} of rank 0" if differing else "")
-    return replace(checkpoint, sections=sections), f"{processes(ranks.world_size, checkpoint.ranks)} ({facts})"
+    return replace(checkpoint, sections=sections), f"{processes(ranks.world_size, checkpoint.manifest.ranks)} ({facts})"
 
 
 def _progress(

@@ -134,8 +134,10 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     if not any(parts):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]
         _expect_digest(checkpoint, run, state, is_whole=is_whole)
-    run.hyper_parameters.apply(chosen, manifest.hyper_parameters)
+    applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters)
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
+    named = {each.resource for each in differences if each.name in chosen}
+    decided += [f"{name} as set up" for name in applied if name not in named]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
     listed = [str(change) for change in difference.changes]
     more = len(listed) - _MOST_DIFFERENCES
@@ -157,7 +159,7 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
     """The checkpoint and its state, for this graph, this number of ranks and these devices; what that changes."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
     compiled.program.window_ranks = manifest.window_ranks
-    if checkpoint.ranks != world.world_size:
+    if checkpoint.manifest.ranks != world.world_size:
         from graphtrain.resume.rank_resume import resized  # which few runs need
 
         checkpoint, resizing = resized(checkpoint, compiled, world.ranks, run.seed, renaming)
@@ -215,14 +217,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
 
 
 def repeated(now: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """What was trained after a checkpoint and is lost, as far as the last status shows; empty if it is not known.
-
-    Arguments:
-        now: how far the checkpoint has trained, as `Session.trained`.
-
-    >>> [repeated({"trained": [batches, 0.5]}, {"trained": [140, 48.2]}) for batches in (100, 140)]
-    ['repeating 40 batches', 'repeating nothing']
-    """
+    """What was trained after a checkpoint and is lost, as far as the last status shows; empty if it is not known."""
     if "trained" not in status:
         return ""
     if any(status.get(name) != now[name] for name in now.keys() - {"trained"}):

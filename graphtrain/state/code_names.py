@@ -17,6 +17,15 @@ class Names(NamedTuple):
     assigned_variables: frozenset[str]  # the globals that it sets
 
 
+# Parts of the names of operations, for each field above.
+_OPERATIONS = (
+    ("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
+    ("_ATTR", "_METHOD", "IMPORT_FROM"),
+    ("IMPORT_NAME",),
+    ("STORE_GLOBAL", "DELETE_GLOBAL"),
+)
+
+
 @functools.cache
 def names_in(code: types.CodeType) -> Names:
     """The names in code, including those in nested functions.
@@ -24,16 +33,14 @@ def names_in(code: types.CodeType) -> Names:
     >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
     ['pi']
     """
-    pairs = [(instruction.opname, instruction.argval) for instruction in dis.get_instructions(code)]
-
-    def named(*operations: str) -> set[str]:
-        return {name for operation, name in pairs if any(part in operation for part in operations)}
-
-    own = (
-        named("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
-        named("_ATTR", "_METHOD", "IMPORT_FROM"),
-        named("IMPORT_NAME"),
-        named("STORE_GLOBAL", "DELETE_GLOBAL"),
-    )
-    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return Names(*(frozenset(names).union(*further) for names, *further in zip(own, *inner, strict=True)))
+    found: tuple[set[str], ...] = (set(), set(), set(), set())
+    for each in dis.get_instructions(code):
+        for names, parts in zip(found, _OPERATIONS, strict=True):
+            for part in parts:
+                if part in each.opname:
+                    names.add(each.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            for names, inner in zip(found, names_in(constant), strict=True):
+                names |= inner
+    return Names(*map(frozenset, found))

@@ -62,12 +62,6 @@ class ParameterGroups:
         return [CHANGED.format(f"{path}: parameter groups", "other parameters, or another order")]
 
 
-def note_rates(optimizer: Any, *_: Any) -> None:
-    """Keep the rates of a step, which rows have: a schedule may step before. A hook of all optimizers in a run."""
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    optimizer._rates_of_last_step = [rate.clone() if isinstance(rate, torch.Tensor) else rate for rate in rates]
-
-
 def put_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
     """Give a parameter a gradient: in the memory of the present one, which may be part of a buffer of all gradients."""
     present = parameter.grad

@@ -48,7 +48,7 @@ _IGNORED = {
     torch.nn.Module: frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"},
     torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
         "step",  # which schedulers wrap
-        "_opt_called", "_rates_of_last_step", "_step_count", "_need_device_dtype_check_for_fused",
+        "_opt_called", "_step_count", "_need_device_dtype_check_for_fused",
         "_step_supports_amp_scaling",
     },
     DataLoader: frozenset({"_iterator", "_IterableDataset_len_called", "_DataLoader__multiprocessing_context"}),

@@ -44,11 +44,6 @@ class Checkpoint:
         digests = self.manifest.digests or [self.manifest.digest]
         return digests[self.rank]
 
-    @property
-    def ranks(self) -> int:
-        """The number of processes that wrote it."""
-        return self.manifest.ranks
-
 
 @contextmanager
 def new_folder(path: Path, given_up: Event) -> Iterator[Path]:

@@ -7,7 +7,7 @@ digest: equal digests mean bitwise equal states, on whatever devices they are.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import Event
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
@@ -118,16 +118,12 @@ def state_digest(sections: Sections) -> str:
 
 def _digest(parts: Parts, checksums: Mapping[str, str]) -> str:
     """The digest of parts, and of tensor files by their checksums."""
-
-    def pieces() -> Iterator[Bytes]:
-        for section, named in parts.items():
-            for name, part in named.items() if section != LOCAL else ():
-                yield f"{section}/{name}:{len(part)}\n".encode("utf-8", "surrogatepass")
-                yield part
-        for file in sorted(checksums.keys() - {LOCAL}):
-            yield f"{file}:{checksums[file]}\n".encode()
-
-    return checksum_of(pieces())
+    pieces: list[Bytes] = []
+    for section, named in parts.items():
+        for name, part in named.items() if section != LOCAL else ():
+            pieces += [f"{section}/{name}:{len(part)}\n".encode("utf-8", "surrogatepass"), part]
+    pieces += [f"{file}:{checksums[file]}\n".encode() for file in sorted(checksums.keys() - {LOCAL})]
+    return checksum_of(pieces)
 
 
 def _device_name(device: torch.device) -> str:

@@ -204,11 +204,7 @@ class LiveRun:
     # ---- saving
 
     def save(
-        self,
-        policy: SavePolicy,
-        values: Mapping[str, float | None] | None = None,
-        *,
-        is_asked: bool = False,
+        self, policy: SavePolicy, values: Mapping[str, float | None] | None = None, *, is_asked: bool = False
     ) -> bool:
         """Save at this position, if there is a run directory, as `CheckpointWriter.save`; the end has to be saved."""
         if self.files is None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from graphtrain.errors import DataError, GraphtrainError, RanksError, SaveFailedError, UnknownMetricError
 from graphtrain.graph.registry import trains
 from graphtrain.outcome import Outcome
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
-from graphtrain.state.optimizers import note_rates
 from graphtrain.trainer.debugging import users_frames
 from graphtrain.trainer.entry import go_back
 from graphtrain.trainer.live_run import LiveRun
@@ -26,16 +23,22 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
     run.explanation = run.failure = None
     run.reason, run.error, run.replay = "", "", ()
     try:
-        with register_optimizer_step_post_hook(note_rates):
-            while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
-                pass
+        while not isinstance(outcome := run.session.loop.drive(transitions(), lambda: serve(run)), Outcome):
+            pass
         return outcome
     except (SaveFailedError, UnknownMetricError) as error:  # between two nodes: the run can continue from here
         run.session.world.fail(error)
         run.requests.clear()
         raise
     except BaseException as error:
-        _fail(run, error)
+        if not isinstance(error, KeyboardInterrupt):
+            run.writer.fails()
+        run.session.world.fail(error)
+        run.trigger("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
+        run.requests.clear()
+        run.failure = error
+        if not isinstance(error, RanksError):
+            error.add_note(f"raised in node `{run.session.path}` ({run.session.compiled.run_clock.describe()})")
         frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
         raise error.with_traceback(frames or error.__traceback__)  # noqa: B904
 
@@ -52,10 +55,8 @@ def serve(run: LiveRun) -> Answer:
     if "ended" in requests:
         _end(run)
         return run.ends(Outcome.FINISHED)
-    if (
-        "recorded" in requests and session.compiled.activity(session.loop.position) is None
-    ):  # no evaluation is under way
-        requests.take("recorded")
+    policy, activity = SavePolicy(requests.policy.mode), session.compiled.activity(session.loop.position)
+    if activity is None and requests.take("recorded"):
         try:
             run.monitors.expect()
         except UnknownMetricError:  # on all ranks, which have the same rows
@@ -67,12 +68,12 @@ def serve(run: LiveRun) -> Answer:
     if "stop" in requests:
         run.trigger("ask_to_stop")
         # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
-        if "save" not in requests and run.save(SavePolicy(requests.policy.mode)):
+        if "save" not in requests and run.save(policy):
             return run.ends(Outcome.STOPPED)
-    if "reached" in requests and run.save(SavePolicy(requests.policy.mode)):
+    if "reached" in requests and run.save(policy):
         return run.ends(Outcome.REACHED)
     if "breakpoint" in requests:
-        if not run.save(SavePolicy(requests.policy.mode)):
+        if not run.save(policy):
             run.notices(f"`{run.position}` is not a save point ({run.writer.refusal}); nothing is saved here")
         return run.ends(Outcome.BREAKPOINT)
     return Outcome.REACHED if requests.take("pause") else answer
@@ -92,16 +93,3 @@ def _end(run: LiveRun) -> None:
         act()
     run.requests.clear()
     run.save_end()
-
-
-def _fail(run: LiveRun, error: BaseException) -> None:
-    """Note that a node has raised, on all ranks, and where."""
-    session = run.session
-    if not isinstance(error, KeyboardInterrupt):
-        run.writer.fails()
-    session.world.fail(error)
-    run.trigger("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
-    run.requests.clear()
-    run.failure = error
-    if not isinstance(error, RanksError):
-        error.add_note(f"raised in node `{session.path}` ({session.compiled.run_clock.describe()})")

@@ -66,16 +66,10 @@ class Bar(callbacks.TQDMProgressBar):
         raise AssertionError("it is never called")
 
 
-class Later(callbacks.GradientAccumulationScheduler):
-    def get_accumulate_grad_batches(self, epoch: int) -> int:
-        return 7
-
-
 of_two = but(training_step=lambda self, batch, batch_idx, optimizer_idx: self.loss(batch))
 of_hiddens = but(training_step=lambda self, batch, batch_idx, hiddens: self.loss(batch))
 of_figures = doing(lambda self: self.logger.experiment.add_figure("one", None))
 of_closures = but(modules.LBFGS, on_after_backward=lambda self: None)
-timer = callbacks.Timer("00:01:00:00", interval="epoch")
 # What is written -> a module, arguments of `setup`, and a part of what is said.
 BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "it trains nothing": (doing(lambda self: None), {}, "None for each of the 5 batches.*return the loss"),
@@ -119,12 +113,6 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "`on_after_backward`, and LBFGS steps itself.*replacing the node",
     ),
     "a closure that is called twice": (Twice, {}, "`optimizer_step` calls its closure twice"),
-    "a subclass that trains otherwise": (
-        Base,
-        {"callbacks": [Later({0: 2})]},
-        "of Later is never called: ",
-    ),
-    "a timer of epochs": (Base, {"callbacks": [timer]}, 'interval="epoch"'),
     "no such node": (modules.GAN, {"accumulate_grad_batches": 2}, "=2, and the module steps.*do it in `training_step`"),
 }
 

@@ -118,7 +118,6 @@ USED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "label_names": (["attention_mask"], EPOCHS, "prediction"),
     "prediction_loss_only": (True, EPOCHS, "prediction"),
     "eval_accumulation_steps": (1, EPOCHS, "nothing: predictions are on the host after every batch"),
-    "eval_do_concat_batches": (False, EPOCHS, "graph"),
     "activation_checkpointing": (True, {}, "model"),
     "activation_checkpointing_kwargs": (
         {"use_reentrant": True},

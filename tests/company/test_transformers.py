@@ -336,7 +336,7 @@ NEEDS: dict[str, Any] = {
         "body_optimizer": torch.optim.SGD(made["model"].bert.parameters()),
     },
     "val_guided": lambda made: {"guiding_data": made["val_data"]},
-    "token_windows": "`training_step` returned no `tokens`",
+    "token_windows": "`training_step` returned tokens = None",
 }
 
 

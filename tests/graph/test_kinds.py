@@ -345,7 +345,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(writes=("a", "a"))(fn("def f()")), "f: the names of slots are identifiers, each once; got 'a'"),
     (lambda: node(name="a b")(fn("def f()")), "the name of a kind must be an identifier; got 'a b'"),
     (lambda: node(lambda: None), "the name of a kind must be an identifier; got '<lambda>'"),
-    (lambda: kind_of(lambda: None), "the name of a kind must be … '<lambda>': give `node(name=...)` to a lambda"),
+    (lambda: kind_of(lambda: None), "the name of a kind must be … '<lambda>': give `node(name=...)`"),
     (lambda: node(3), "@node marks a function or a class; got 3"),  # type: ignore[call-overload]
     (lambda: node(len), "len: <built-in function len> cannot be marked"),
     (lambda: node(type("Thing", (), {})), "thing: a class kind needs a method __call__"),

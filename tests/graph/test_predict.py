@@ -154,7 +154,7 @@ def test_ranks_write_one_file_in_order_and_may_be_others_after_a_cut(tmp_path: P
         ("p.pt", None, r"must end in \.jsonl, or be a folder"),
         ("none/p.jsonl", None, "there is no folder"),
         ("p.jsonl", lambda model, batch: None, "`predict_step` must return a prediction for each sample"),
-        ("p.jsonl", lambda model, batch: torch.zeros(3, 1), "3 predictions called `predictions` for a batch of 2"),
+        ("p.jsonl", lambda model, batch: torch.zeros(3, 1), r"is a tensor of shape \(3, 1\), for a batch of 2"),
         ("p", lambda model, batch: {"a": torch.zeros(())}, "called `a` is a tensor of shape"),
         ("p", lambda model, batch: ["a", "b"], "is a list of 2, which a file of tensors cannot hold"),
         ("p.jsonl", lambda model, batch: [object(), 1], "cannot be written as JSON"),

@@ -158,7 +158,7 @@ def test_one_name_is_reduced_in_one_way_and_a_rate_of_the_user_is_the_users() ->
     other = True
     assert {row["lr"] for row in ran(measured(step)).metrics if "lr" in row} == {3.0}
     other = False
-    with pytest.raises(UsageError, match="the metric `a` was sum and is a mean now"):
+    with pytest.raises(UsageError, match="the metric `a` was a sum and is a mean now"):
         ran(measured(step))
 
 

@@ -122,8 +122,10 @@ def test_an_exception_on_one_rank_of_a_command(tmp_path: Path) -> None:
     assert "ValueError: a bad batch\non rank 1\nraised in node `train_batch` (step 1, epoch 1, batch 4/4)" in second.err
     assert first.err.count("error: ") == first.err.count("graph fit") == 1
     assert "error: rank 1 failed in `train_batch` at step 1, epoch 1, batch 4/4: ValueError: a bad batch\n" in first.err
-    resume = "resume with: graphtrain run train.py --run-dir runs/train-001  in 2 processes, by the same launcher\n"
-    assert resume in first.err
+    assert (
+        "resume with: graphtrain run train.py --run-dir runs/train-001  in 2 processes, by the same launcher\n"
+        in first.err
+    )
     folder = tmp_path / "runs" / "train-001"
     assert '"state": "failed"' in (folder / "status.json").read_text()
     assert len((folder / "starts.jsonl").read_text().splitlines()) == 1

@@ -96,7 +96,7 @@ def test_every_rank_reads_its_own_state(count: int, tmp_path: Path) -> None:
     for rank in range(count):
         read = read_checkpoint(path, rank=rank)
         assert_same(read.sections, state_of(rank))
-        assert read.rank == rank and read.others == {} and read.ranks == count
+        assert read.rank == rank and read.others == {} and read.manifest.ranks == count
         assert read.digest == manifest.digests[rank]
         assert read.manifest.unknown == [f"of {rank}"]
     assert_same(read_checkpoint(path, rank=count, world_size=count).sections, state_of(0))

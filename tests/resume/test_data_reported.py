@@ -337,7 +337,7 @@ REFUSED: dict[str, tuple[World, str]] = {
     "text": (chosen("012"), NUMBERS),
     "numbers of another data": (
         reading(lambda: {"train_data": twelve(), "val_data": twelve()}, edit=held_out),
-        f"`val_data`: {NUMBERS}",
+        NUMBERS,
     ),
     "numbers for a DataLoader": (
         chosen([1], lambda: DataLoader(Noisy())), "`train_data` is a DataLoader(.|\n)*pass a Loader",

@@ -181,6 +181,19 @@ def test_a_decision_that_is_repeated_is_no_change(make: Make | None, tmp_path: P
     assert files(tmp_path) == before, "not even a checkpoint"
 
 
+def test_a_rate_that_was_changed_on_the_way_is_set_up_again_and_reported(tmp_path: Path) -> None:
+    first = trainer(tmp_path)
+    first.run(until="6 steps")
+    first.resources["optimizer"].param_groups[0]["lr"] = 0.001
+    first.run(until="7 steps")
+    said: list[str] = []
+    again = trainer(tmp_path, said=said)
+    again.run(from_setup="optimizer.lr", until="8 steps")
+    assert rate(again) == 0.1
+    (line,) = [line for line in said if line.startswith("resumed")]
+    assert line.endswith("; exact except for what changed: optimizer as set up")
+
+
 # ---- schedules
 
 

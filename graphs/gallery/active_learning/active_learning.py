@@ -90,8 +90,8 @@ def setup(uncertain: bool = True) -> dict[str, Any]:
         unsure = likely[:, 1] - likely[:, 0] if uncertain else torch.rand(len(likely))
         return {"unsure": unsure.mean(), "scores": unsure}
 
-    convolution = nn.Conv2d(1, 16, 3, padding=1)
-    model = nn.Sequential(convolution, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.3), nn.Linear(256, 10))
+    convolution = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    model = nn.Sequential(convolution, nn.Dropout(0.3), nn.Linear(256, 10))
     pool = torch.utils.data.TensorDataset(images[train], labels[train])
     return {
         "model": model,

@@ -21,7 +21,9 @@ graph = "kfold"
 
 
 @node(writes=("indices", "val_indices"), family="data")
-class BeginFold:
+def begin_fold(
+    train_data: Any, fold: int, val_data: Any = None, *, folds: Annotated[int, Above(1)] = 5
+) -> tuple[list[int], list[int]]:
     """Choose the samples that a fold trains on and those that it holds out, as scikit-learn's `KFold` does.
 
     The folds are consecutive parts of the data, whose sizes differ by at most one sample. If the order of the data has
@@ -49,17 +51,13 @@ class BeginFold:
     >>> graph.check()
     []
     """
-
-    folds: Annotated[int, Above(1)] = 5
-
-    def __call__(self, train_data: Any, fold: int, val_data: Any = None) -> tuple[list[int], list[int]]:
-        count = len(getattr(train_data, "dataset", train_data))
-        if val_data is not None and (other := len(getattr(val_data, "dataset", val_data))) != count:
-            raise UsageError(f"`val_data` has {other} samples, and `train_data` {count}", "give both one data set")
-        if self.folds > count:
-            raise UsageError(f"begin_fold.folds = {self.folds}: there are {count} samples", "take at most as many")
-        held_out = torch.arange(count).tensor_split(self.folds)[fold].tolist()
-        return sorted({*range(count)} - {*held_out}), held_out
+    count = len(getattr(train_data, "dataset", train_data))
+    if val_data is not None and (other := len(getattr(val_data, "dataset", val_data))) != count:
+        raise UsageError(f"`val_data` has {other} samples, and `train_data` {count}", "give both one data set")
+    if folds > count:
+        raise UsageError(f"begin_fold.folds = {folds}: there are {count} samples", "take at most as many folds")
+    held_out = torch.arange(count).tensor_split(folds)[fold].tolist()
+    return sorted({*range(count)} - {*held_out}), held_out
 
 
 @node(synchronises=True, family="bookkeeping")

@@ -11,17 +11,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Literal
 
-from graphtrain import (
-    CallsTrainingStep,
-    Repeated,
-    StepFunction,
-    UsageError,
-    lazy_import,
-    node,
-    optimizers_of,
-    parameters_of,
-    progress,
-)
+from graphtrain import CallsTrainingStep, Repeated, StepFunction, lazy_import, node, parameters_of, progress
 
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
@@ -33,7 +23,7 @@ graph = "lbfgs"
 class ClosureStep(CallsTrainingStep):
     """Step `optimizer` with a closure that clears gradients, calls ``training_step(model, batch)`` and runs backward.
 
-    Use it for optimizers that evaluate the loss several times per step, such as ``torch.optim.LBFGS``. Metrics come
+    Use it for one optimizer that evaluates the loss several times per step, such as ``torch.optim.LBFGS``. Metrics come
     from the first evaluation. With several ranks, every evaluation sums gradients and losses over all ranks, so that a
     line search takes the same decisions on each; a rank without a batch contributes zeros.
     Source: Nocedal, "Updating quasi-Newton matrices with limited storage", 1980.
@@ -53,7 +43,7 @@ class ClosureStep(CallsTrainingStep):
         steps: steps taken since the start.
 
     Raises:
-        UsageError: there are several optimizers, or `training_step` did not return a loss.
+        UsageError: `training_step` did not return a loss.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("lbfgs").set("step", precision="bf16-mixed")
@@ -69,10 +59,6 @@ class ClosureStep(CallsTrainingStep):
         self, model: Any, batch: Any, training_step: StepFunction | Repeated, samples: int, optimizer: Any,
         window: int = 1, ranks: Any = None,
     ) -> Any:  # fmt: skip
-        optimizer, *others = optimizers_of(optimizer)
-        if others:
-            message = f"`closure_step` steps one optimizer, and reads {1 + len(others)}"
-            raise UsageError(message, "give each a node of its own")
         evaluations = itertools.count()
 
         def closure() -> Any:

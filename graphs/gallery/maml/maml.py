@@ -10,20 +10,11 @@ the mean squared error on the query points of 300 other waves, after three steps
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from graphtrain import (
-    Above,
-    CallsTrainingStep,
-    StepFunction,
-    UsageError,
-    lazy_import,
-    loss_and_metrics,
-    node,
-)
+from graphtrain import Above, CallsTrainingStep, StepFunction, UsageError, lazy_import, loss_and_metrics, node
 
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
@@ -68,10 +59,14 @@ def adapt(
     if not isinstance(batch, Mapping) or not {"support", "query"} <= batch.keys():
         raise UsageError(f"`adapt`: the batch is a {type(batch).__name__}", 'a task is {"support": ..., "query": ...}')
     shift = shift or {name: torch.zeros_like(each) for name, each in model.named_parameters() if each.requires_grad}
-    weights = {name: weight + shift[name] for name, weight in model.named_parameters() if name in shift}
+    weights = _shifted(model, shift)
     loss, _ = loss_and_metrics(_call_with(weights, training_step, model, batch["support"]), "training_step")
     gradients = torch.autograd.grad(loss, list(weights.values()), create_graph=second_order, materialize_grads=True)
     return {name: shift[name] - rate * gradient for name, gradient in zip(weights, gradients, strict=True)}
+
+
+def _shifted(model: Any, shift: Any) -> dict[str, Any]:
+    return {name: weight + shift[name] for name, weight in model.named_parameters() if name in shift}
 
 
 def _call_with(weights: Mapping[str, Any], function: Any, model: Any, batch: Any) -> Any:
@@ -114,8 +109,7 @@ class TrainAdapted(CallsTrainingStep):
     def __call__(
         self, model: Any, batch: Any, training_step: StepFunction, samples: int, shift: Any, window: int = 1
     ) -> Any:
-        weights = {name: weight + shift[name] for name, weight in model.named_parameters() if name in shift}
-        step = functools.partial(_call_with, weights, training_step)
+        step = functools.partial(_call_with, _shifted(model, shift), training_step)
         loss = self.loss_of(step, model, batch["query"], samples)
         (loss / window).backward()
         return loss.detach()
@@ -137,15 +131,12 @@ def training_step(model: Any, points: Any) -> Any:
 
 
 def validation_step(model: Any, task: Any) -> Any:
-    """The error of a copy of the model adapted to a task."""
-    adapted = copy.deepcopy(model)
-    optimizer = torch.optim.SGD(adapted.parameters(), lr=0.01)
+    """The error after three steps of adaptation."""
+    shift = None
     with torch.enable_grad():
         for _ in range(3):
-            optimizer.zero_grad()
-            training_step(adapted, task["support"]).backward()
-            optimizer.step()
-    return training_step(adapted, task["query"])
+            shift = adapt(model, task, training_step, shift, second_order=False)
+    return _call_with(_shifted(model, shift), training_step, model, task["query"])
 
 
 def setup() -> dict[str, Any]:

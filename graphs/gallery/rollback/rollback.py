@@ -26,25 +26,19 @@ _LATEST = 0.01  # the weight of the latest loss in mean and variance: they reach
 class Rollback:
     """Return to the last checkpoint if the loss of a batch spikes, and skip that batch and those before it.
 
-    The run returns to the last checkpoint of the node `checkpoint`, including everything except the progress of this
-    node, and trains again from there. Checkpoints with non-finite weights are ignored; the one that a fork begins with
-    counts. A guard reads `skipped`, so that skipped batches are fetched but not trained on. Before the first
-    checkpoint, the first spike is reported and training continues, but a non-finite loss ends the run. With several
+    The run returns to the last checkpoint with finite weights, including everything except the progress of this node,
+    and trains again from there. A guard reads `skipped`, so that skipped batches are fetched but not trained on. Before
+    the first checkpoint, a spike is reported and training continues, but a non-finite loss ends the run. With several
     ranks, the mean of their losses is used. Every visit synchronizes with the device. The node needs a run directory.
-
-    Sources: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1, where training
-    returned by about 100 steps and skipped about 200 to 500 batches around each spike. Kumar et al., "ZClip: adaptive
-    spike mitigation for LLM pre-training", 2025, which detects spikes of the gradient norm by exponential means in this
-    way.
+    Sources: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1; Kumar et al., "ZClip:
+    adaptive spike mitigation for LLM pre-training", 2025.
 
     Reads:
         loss: the loss of the batch.
 
     Arguments:
-        deviations: a loss is a spike if it is more than this many standard deviations above the mean of the losses
-            before it. Both are exponential averages over about 100 losses, to which a spike contributes only its limit.
-            A non-finite loss is always a spike. Infinity disables the node, which then does not synchronize. Default:
-            10.
+        deviations: a loss is a spike if it is not finite, or more than this many standard deviations above the mean of
+            about 100 losses before it. Infinity disables the node. Default: 10.
         warmup: losses before the mean is considered known; only a non-finite one can be a spike. Default: 25.
         skip: number of batches of the epoch to skip, over all ranks; the last is the one that spiked. Default: 10.
         most: how often the run may return before an error is raised. Default: 10.
@@ -56,8 +50,7 @@ class Rollback:
         losses: number of losses so far.
 
     Raises:
-        NotFiniteError: the run has returned `most` times, or a loss is not finite and there is no checkpoint to return
-            to.
+        NotFiniteError: the run has returned `most` times, or there is no checkpoint to return to.
         UsageError: there is no run directory.
 
     >>> from graphtrain import Graph

@@ -9,7 +9,6 @@ whole sequences of held-out files.
 
 from __future__ import annotations
 
-import math
 import sysconfig
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,13 +27,8 @@ class SplitBatch:
     """Take the next split of `batch`; an edge leads back here while there are splits `left`.
 
     Tensors are split along one dimension, also inside tuples, lists and dicts; values without this dimension are passed
-    whole. A split is a view of the batch, and the last one may be shorter. Slots written by a step function, such as a
-    hidden state, are passed from split to split, detached.
-
-    With several ranks, the number of splits is the largest of any rank's batch. A rank with no split left takes part in
-    everything else, and contributes zero gradients. Where a window is discarded, as with `fp16`, the rest of its batch
-    is not trained on.
-
+    whole. The last split may be shorter. Slots written by a step function, such as a hidden state, are passed from
+    split to split, detached. With several ranks, the number of splits is the largest of any rank's batch.
     Source: Williams and Peng, "An efficient gradient-based algorithm for on-line training of recurrent network
     trajectories", 1990.
 
@@ -89,24 +83,21 @@ class SplitBatch:
         index, self.index = self.index, self.index + 1
         self.left = self.index < self.count
         self.idle = self._ranks is not None and (batch is None or index >= self._count(batch))
-        return None if self.idle else self._split(batch, index), index
+        return None if self.idle else pytree.tree_map(lambda leaf: self._split(leaf, index), batch), index
 
     def _count(self, batch: Any) -> int:
         """The number of splits of a batch."""
-        sizes = {leaf.size(self.dimension) for leaf in pytree.tree_leaves(batch) if self._is_split(leaf)}
-        if len(sizes) != 1 or 0 in sizes:
-            message = f"split_batch: the tensors of a batch have the lengths {sorted(sizes)} along dimension"
+        lengths = {leaf.size(self.dimension) for leaf in pytree.tree_leaves(batch) if self._has_time(leaf)}
+        if len(lengths) != 1 or 0 in lengths:
+            message = f"split_batch: the tensors of a batch have the lengths {sorted(lengths)} along dimension"
             hint = "all of them need the same; set split_batch.dimension to that of time"
             raise UsageError(f"{message} {self.dimension}", hint)
-        length: int = sizes.pop()
-        return math.ceil(length / self.size)
+        return -(-int(lengths.pop()) // self.size)
 
-    def _split(self, batch: Any, index: int) -> Any:
-        return pytree.tree_map(
-            lambda leaf: leaf.split(self.size, self.dimension)[index] if self._is_split(leaf) else leaf, batch
-        )
+    def _split(self, leaf: Any, index: int) -> Any:
+        return leaf.split(self.size, self.dimension)[index] if self._has_time(leaf) else leaf
 
-    def _is_split(self, leaf: Any) -> bool:
+    def _has_time(self, leaf: Any) -> bool:
         return isinstance(leaf, torch.Tensor) and leaf.dim() > self.dimension
 
 

@@ -41,11 +41,8 @@ class Guide:
 
     def __call__(self, optimizer: Any, metrics: Mapping[str, float]) -> None:
         if not (value := metrics.get(self.metric, 0.0)) > 0:
-            given = dict(metrics) or "nothing: it had no batch"
-            raise UsageError(
-                f"guide divides by {self.metric}, and the evaluation gives {given}",
-                "give the evaluation data, and name a loss that is above 0: guide.metric=guiding/loss",
-            )
+            message = f"guide divides by {self.metric}, and the evaluation gives {dict(metrics)}"
+            raise UsageError(message, "give the evaluation data, and name a loss that is above 0")
         for parameter in parameters_of(optimizer):
             if parameter.grad is not None:
                 parameter.grad /= value

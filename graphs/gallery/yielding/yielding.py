@@ -38,7 +38,7 @@ class NextLoss:
         of_batch: the value of `batches` for the current batch.
 
     Raises:
-        UsageError: the number of losses differs from the number of optimizers, or `losses` is not a list.
+        UsageError: `losses` is not a list with one for each optimizer.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("yielding")
@@ -56,8 +56,9 @@ class NextLoss:
         count = len(optimizers_of(optimizer))
         self.of_batch, self.left = batches, self.index + 1 < count
         if not isinstance(losses, Sequence) or len(losses) != count:
-            message = f"`losses` is {described(losses)}, and there are {count} optimizers"
-            raise UsageError(message, "pass a list of functions of the model and the batch, one for each optimizer")
+            raise UsageError(
+                f"`losses` is {described(losses)}, and there are {count} optimizers", "pass a list of as many"
+            )
         return losses[self.index]
 
 

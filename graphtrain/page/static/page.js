@@ -122,27 +122,30 @@ function selectable(group, what, label) {
   group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(event); } });
 }
 
-function zoom(box, factor) { // by buttons, or the wheel with Ctrl; a factor of 0 shows as much as can be read
+function zoom(box, factor) { // by buttons, keys, or the wheel with Ctrl; a factor of 0 shows as much as can be read
   const svg = box.querySelector("svg");
   if (!svg) return;
   const width = svg.viewBox.baseVal.width * 4 / 3; // points as pixels
-  const before = state.zoom ?? 1;
+  const middle = (box.scrollLeft + box.clientWidth / 2) / svg.clientWidth;
   if (factor === 0) state.zoom = null;
-  else if (factor) state.zoom = Math.min(4, Math.max(0.2, (state.zoom ?? svg.clientWidth / width) * factor));
-  const shown = state.zoom ?? Math.min(1, Math.max(LEAST_ZOOM, (box.clientWidth - 4) / width));
-  const middle = (box.scrollLeft + box.clientWidth / 2) / (svg.clientWidth || 1);
-  svg.style.width = `${shown * width}px`;
+  else if (factor) state.zoom = Math.min(4, Math.max(0.2, factor * svg.clientWidth / width));
+  svg.style.width = `${width * (state.zoom ?? Math.min(1, Math.max(LEAST_ZOOM, (box.clientWidth - 4) / width)))}px`;
   svg.style.height = "auto";
-  if (factor && before) box.scrollLeft = middle * shown * width - box.clientWidth / 2;
+  if (factor) box.scrollLeft = middle * svg.clientWidth - box.clientWidth / 2;
 }
 
 function movable(box) {
-  let from = null;
-  box.addEventListener("pointerdown", ({ clientX, clientY }) => { from = { x: clientX + box.scrollLeft, y: clientY + box.scrollTop }; });
+  let from = null, isMoved = false;
+  box.addEventListener("pointerdown", ({ clientX, clientY }) => {
+    from = { x: clientX + box.scrollLeft, y: clientY + box.scrollTop, clientX, clientY };
+    isMoved = false;
+  });
   box.addEventListener("pointermove", ({ buttons, clientX, clientY }) => {
     if (!from || !buttons) return;
+    isMoved ||= Math.hypot(clientX - from.clientX, clientY - from.clientY) > 4;
     box.scrollTo(from.x - clientX, from.y - clientY);
   });
+  box.addEventListener("click", (event) => { if (isMoved) event.stopPropagation(); }, true);
   box.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return;
     event.preventDefault();
@@ -194,6 +197,7 @@ function count(group, text) { // on the last line of its text, for which the pic
 
 function detail() {
   const { graph } = run();
+  if (content.difference && state.difference) return element("pre", {}, content.difference.text);
   if (!graph || !state.chosen) return element("p", { class: "faint" }, "Click a node or an edge of the graph. Drag to move it, Ctrl and the wheel to zoom. Keys: ← → move the slider, h heat, f fold bodies, + - 0 zoom.");
   return state.chosen.node !== undefined ? nodeDetail(graph, state.chosen.node) : edgeDetail(graph, state.chosen.edge);
 }
@@ -421,8 +425,8 @@ function facts() {
 function showFolder() {
   document.title = content.name;
   const compare = element("button", { disabled: !state.picked.size, onclick: () => { location.search = [...state.picked].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare the chosen runs");
-  const names = [...new Set(content.runs.flatMap(({ cells }) => Object.keys(cells)))].filter((name) => name !== "why");
-  const columns = ["run", ...names, "why"].filter((name) => name === "run" || content.runs.some(({ cells }) => ![undefined, null, ""].includes(cells[name])));
+  const names = new Set(content.runs.flatMap(({ cells }) => Object.keys(cells)));
+  const columns = ["run", ...names].filter((name) => name === "run" || content.runs.some(({ cells }) => ![undefined, null, ""].includes(cells[name])));
   const cell = (one, name) => (name === "run" ? one.name : one.cells[name] ?? "");
   const [by, sign] = state.sort;
   const kept = content.runs.filter((one) => columns.map((name) => cell(one, name)).join(" ").toLowerCase().includes(state.filter.toLowerCase()));

@@ -86,7 +86,7 @@ class PlainLines(Display):
         step, epoch = snapshot.step, snapshot.epoch
         if clocks != snapshot.clocks and step is not None:  # the values are of another training, which is over
             step, epoch = int(row.get("step", step)), row.get("epoch", epoch) if epoch is not None else None
-        steps = {name: snapshot.metric_steps.get(name, step) for name in metrics if name in snapshot.measured}
+        steps = {name: snapshot.metric_steps.get(name, step) for name in snapshot.measured if name in metrics}
         words = [
             *(f"{one_line(name)} {counted(value)}" for name, value in clocks.items()),
             *([f"step {step}"] if step is not None else []),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from io import BytesIO, StringIO, TextIOWrapper
-from typing import Any, TextIO, cast, final
+from io import BytesIO, TextIOWrapper
+from typing import Any, cast, final
 
 from rich.console import Console, ConsoleDimensions
 
@@ -22,13 +22,21 @@ class Live(Display):
 
     def __init__(self) -> None:
         self._footer = Footer()
-        self._console = Console(file=StringIO())
 
     def begin(self, snapshot: Snapshot | None = None) -> None:
         """Take the place at the bottom."""
         if self._footer.is_open or not can_be_drawn_on(sys.stderr):
             return
-        self._console = _console_like(sys.stderr)
+        model = Console(file=sys.stderr, force_jupyter=False)
+        self._console = Console(  # draws for the terminal, but into memory: only the footer writes to the terminal
+            file=TextIOWrapper(BytesIO(), model.encoding),  # by its encoding rich chooses characters
+            color_system=cast(Any, model.color_system),
+            no_color=model.no_color,
+            force_terminal=True,
+            force_jupyter=False,
+            highlight=False,
+            legacy_windows=False,
+        )
         self._footer.open(sys.stderr)
 
     def show(self, snapshot: Snapshot) -> None:
@@ -48,17 +56,3 @@ class Live(Display):
             self.show(snapshot)
         finally:
             self._footer.close()
-
-
-def _console_like(terminal: TextIO) -> Console:
-    """A console that draws for a terminal, but into memory: only the footer writes to the terminal."""
-    model = Console(file=terminal, force_jupyter=False)
-    return Console(
-        file=TextIOWrapper(BytesIO(), model.encoding),  # by its encoding rich chooses the characters that it may draw
-        color_system=cast(Any, model.color_system),
-        no_color=model.no_color,
-        force_terminal=True,
-        force_jupyter=False,
-        highlight=False,
-        legacy_windows=False,
-    )

@@ -95,8 +95,9 @@ def done(snapshot: Snapshot) -> float | None:
 
 def metrics(snapshot: Snapshot, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
     """Names and values of metrics; of all of them, `loss`, those without a prefix, then the rest, by name."""
-    in_order = sorted(snapshot.measured, key=lambda name: ("/" in name, name != "loss", name))
-    return [(one_line(name), metric(snapshot.measured[name])) for name in (in_order if names is None else names)]
+    values = snapshot.measured
+    chosen = sorted(values, key=lambda name: ("/" in name, name != "loss", name)) if names is None else names
+    return [(one_line(name), metric(values[name])) for name in chosen]
 
 
 def rates(snapshot: Snapshot) -> list[str]:

@@ -14,7 +14,7 @@ from sklearn.model_selection import KFold
 
 from graphtrain import Graph, Loader, NotFiniteError, Trainer
 from graphtrain.graphs.gallery.active_learning.active_learning import label_uncertain
-from graphtrain.graphs.gallery.kfold.kfold import BeginFold
+from graphtrain.graphs.gallery.kfold.kfold import begin_fold
 from tests.fake_ranks import run_ranks
 from tests.procedure import numbers, squared_error, step, step_with_mean_gradients
 from tests.training.gallery.procedures import distill, gan, kfold, lbfgs, maml, manual, ppo, rollback, tbptt, yielding
@@ -52,10 +52,8 @@ def test_the_highest_scores_without_a_label_are_chosen_in_batches_of_any_size() 
 
 def test_the_folds_are_those_of_scikit_learn() -> None:
     for samples, folds in [(size, count) for size in range(2, 12) for count in range(2, size + 1)]:
-        begin_fold = BeginFold()
-        begin_fold.folds = folds
         expected = [(kept.tolist(), held.tolist()) for kept, held in KFold(folds).split(range(samples))]
-        assert [begin_fold(range(samples), fold) for fold in range(folds)] == expected
+        assert [begin_fold(range(samples), fold, folds=folds) for fold in range(folds)] == expected
 
 
 @pytest.mark.full

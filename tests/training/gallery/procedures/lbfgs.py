@@ -51,12 +51,5 @@ PROCEDURE = Procedure(
     by_hand,
     bad={
         "the graph fit": (lambda it: it.but(fit(epochs=1)), "`LBFGS` computes the loss itself, several times"),
-        "two optimizers": (
-            lambda it: it.but(
-                it.graph.set("step", reads={"optimizer": ["optimizer", "second"]}),
-                second=lambda made: torch.optim.LBFGS(made["model"][3].parameters()),
-            ),
-            "`closure_step` steps one optimizer, and reads 2",
-        ),
     },
 )
