@@ -19,15 +19,13 @@ from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger, Loggers
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import not_finite_since
-from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import ACTIVE, STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.tracing import Explanation
-from graphtrain.trainer.watchers import Monitors, NodesFile
+from graphtrain.trainer.watchers import Monitors, NodesFile, Observer
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
 
@@ -39,8 +37,6 @@ _LIFE_CYCLE: list[list[Any]] = [  # event, the states in which it is possible, a
     ["finish", ACTIVE, "finished"],
     ["fail", ACTIVE, "failed"],
 ]
-
-_END_NOT_SAVED = "overwrite what cannot be saved before it is read, so that it is not alive there"
 
 
 @final
@@ -216,24 +212,11 @@ class LiveRun:
         if not self.writer.save(policy, values or {}, is_asked=is_asked):
             if self.session.loop.ended:
                 what = f"the end of the run is not a save point ({self.writer.refusal})"
-                raise SaveFailedError(what, self.writer.way_out or _END_NOT_SAVED)
+                raise SaveFailedError(what, self.writer.way_out or "overwrite what cannot be saved before it is read")
             return False
         if self._loggers is not None:
             self._loggers.call("flush")
         return True
-
-    def save_end(self) -> None:
-        """Save the end of the run: it may continue after a failed save, but it does not end without a checkpoint."""
-        self.save(SavePolicy("sync"))
-        if self.files is None:  # a save would have compared them
-            require_equal_weights(self.session.world, self.session.resources)
-        for node, retention in self.requests.retentions.items():
-            if self.files is not None and retention.best is not None and not self.files.has_ranked(node):
-                self.notices(
-                    "no checkpoint was kept as the best: no row at a step at which "
-                    f"`{node}` was due has a finite `{retention.best}`"
-                )
-        self.is_end_saved = True
 
     def write_status(self, state: str | None = None) -> float:
         """Write the status for other processes; returns the seconds until it is to be written again."""

@@ -21,18 +21,18 @@ from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
-from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
+from graphtrain.resume.equal_ranks import require_equal
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
 from graphtrain.resume.weights import load_weights
 from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer import entry
-from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
+from graphtrain.trainer.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
+from graphtrain.trainer.entry import get_ready
 from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.serving import drive
+from graphtrain.trainer.serving import drive, end
 from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
@@ -145,6 +145,7 @@ class Trainer(RunView):
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
         shown = imported("graphtrain.report.display.choose").display_for(notices) if display == "auto" else display
+        self._session = session
         self._run = LiveRun(session, files, arguments, *((), None) if ranks.rank else (loggers, shown))
         session.join()
         self._notify_of_graph()
@@ -204,26 +205,22 @@ class Trainer(RunView):
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         stopped_at: set[int] = set()  # the position of the run, until the node there runs
 
-        def breakpoints() -> Iterator[Breakpoint]:
-            compiled, loop = run.session.compiled, run.session.loop
-            yield from at_limit(compiled, limit)
-            if before is not None:
-                passing = lambda: bool(stopped_at) and stopped_at.pop() == loop.position  # noqa: E731
-                yield before_node(compiled, before, "before", "breakpoint", passing=passing)
-
         def transitions() -> list[Transition]:
-            compiled = run.session.compiled
-            table = compiled.compiler.transitions
+            compiled, loop = run.session.compiled, run.session.loop
+            table, breakpoints = compiled.compiler.transitions, at_limit(compiled, limit)
             if trace is not None:
                 table = [explained(compiled, index, keep) for index in range(len(table))]
-            return run.node_times.over(compiled.program.nodes, with_breakpoints(table, breakpoints(), run.requests))
+            if before is not None:
+                passing = lambda: bool(stopped_at) and stopped_at.pop() == loop.position  # noqa: E731
+                breakpoints.append(before_node(compiled, before, "before", "breakpoint", passing=passing))
+            return run.node_times.over(compiled.program.nodes, with_breakpoints(table, breakpoints, run.requests))
 
         def keep(explanation: Explanation) -> None:
             run.explanation = explanation
             assert trace is not None
             trace(explanation)
 
-        list(breakpoints())  # refused before anything is done
+        transitions()  # refused before anything is done
         begins = not run.has_begun
         with stop_signals(run.stop), self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
@@ -233,7 +230,7 @@ class Trainer(RunView):
             if run.session.loop.ended and run.is_end_saved:
                 return Outcome.ALREADY_FINISHED
             if run.session.loop.ended:
-                run.save_end()
+                end(run)
                 return Outcome.FINISHED
             return drive(run, transitions)
 
@@ -261,17 +258,10 @@ class Trainer(RunView):
                     self._one_transition()
         return self.position
 
-    def run_to(
-        self,
-        place: Callable[[CompiledGraph, Loop], list[Transition]],
-        resume: str | Path = "auto",
-    ) -> Outcome:
-        """Run to a breakpoint: how a past run is replayed.
+    def run_to(self, place: Callable[[CompiledGraph, Loop], list[Transition]], resume: str | Path = "auto") -> Outcome:
+        """Replay a past run with the transitions that `place` returns, which is called once the run is resumed.
 
-        Arguments:
-            place: called with the compiled graph and the loop once the run is resumed; returns the transitions with
-                breakpoints. Called again after a node has made a resource again.
-            resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
+        `resume` is used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True)):
@@ -393,7 +383,7 @@ class Trainer(RunView):
             with run.files.held() if run.files is not None else nullcontext():
                 try:
                     with run.writer.completed():
-                        self._get_ready(options, limit)
+                        get_ready(run, options, self, limit)
                         run.session.world.synchronise("start")  # signals received so far reach all ranks here
                         yield
                 except BaseException as error:
@@ -424,24 +414,3 @@ class Trainer(RunView):
                 error.add_note(f"resumes from checkpoint {name}" if name else starts)
             run.replay = () if is_interrupt else self.replay_options()
             run.write_status("interrupted" if is_interrupt else None)
-
-    def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
-        run, session = self._run, self._session
-        if not run.has_begun:
-            require_equal_weights(session.world, session.resources)
-            entry.begin(run, options, self)
-        compiled, loop = session.compiled, session.loop
-        if loop.ended:  # its end may have been moved since
-            loop.position, loop.ended = compiled.leave_again(loop.position)
-        if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
-            entry.note_start(run)
-        if loop.ended and not run.is_end_saved:
-            for act in compiled.compiler.at_end:
-                act()
-        if compiled.activity(loop.position) is None:
-            for name in compiled.state.objects.trained_in_evaluation_mode():
-                run.notices.once(
-                    f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
-                    f"call {name}.train() first, unless this is intended"
-                )
-        run.started(limit)

@@ -21,10 +21,7 @@ class RunView(Recorded):
     """What can be read from a run, at any time; nothing here changes it."""
 
     _run: LiveRun
-
-    @property
-    def _session(self) -> Session:
-        return self._run.session
+    _session: Session
 
     @property
     def graph(self) -> Graph:
