@@ -219,7 +219,7 @@ class Session:
     def compile_again(self) -> None:
         """Compile the graph for a resume with the same objects; the state of nodes is dropped, as in a new process."""
         former = self.compiled.state
-        self.recorder.forget_means()
+        self.recorder.running_means.clear()  # nodes that are set up again recreate theirs
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         run = self.requests, self.recorder, self.watch
         self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, made=self._made)
