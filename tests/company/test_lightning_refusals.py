@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, LightningDataModule, callbacks
+from lightning.pytorch.utilities import CombinedLoader
 
 from graphtrain import Graph, UsageError
 from graphtrain.adapters.lightning import setup
@@ -113,6 +114,16 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "`on_after_backward`, and LBFGS steps itself.*replacing the node",
     ),
     "a closure that is called twice": (Twice, {}, "`optimizer_step` calls its closure twice"),
+    "loaders that end with the shortest": (
+        Base,
+        {"train_dataloaders": CombinedLoader([data()])},
+        "mode .min_size.*cycle",
+    ),
+    "loaders read together": (
+        Validated,
+        {"val_dataloaders": CombinedLoader([modules.val()], "max_size")},
+        "the val data .* mode .max_size.*sequential",
+    ),
     "no such node": (modules.GAN, {"accumulate_grad_batches": 2}, "=2, and the module steps.*do it in `training_step`"),
 }
 
