@@ -115,14 +115,14 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     ),
     "a closure that is called twice": (Twice, {}, "`optimizer_step` calls its closure twice"),
     "loaders that end with the shortest": (
-        Base,
-        {"train_dataloaders": CombinedLoader([data()])},
-        "mode .min_size.*cycle",
+        but(train_dataloader=lambda self: CombinedLoader([data()])),
+        {"train_dataloaders": None},
+        'the train data is a CombinedLoader of the mode "min_size".*"max_size_cycle"',
     ),
     "loaders read together": (
-        Validated,
-        {"val_dataloaders": CombinedLoader([modules.val()], "max_size")},
-        "the val data .* mode .max_size.*sequential",
+        but(Validated, val_dataloader=lambda self: CombinedLoader([modules.val()], "max_size")),
+        {},
+        'the val data is a CombinedLoader of the mode "max_size".*"sequential"',
     ),
     "no such node": (modules.GAN, {"accumulate_grad_batches": 2}, "=2, and the module steps.*do it in `training_step`"),
 }
