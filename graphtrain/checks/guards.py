@@ -34,7 +34,7 @@ from graphtrain.plan.scope import (
     resources_of,
     value_type,
 )
-from graphtrain.printable import shorten
+from graphtrain.printable import one_line
 
 _Fault = tuple[str, str, str]
 """A code, a message and a hint."""
@@ -86,7 +86,7 @@ def _problem(ref: Ref, code: str, message: str, hint: str = "", severity: Severi
     node, _, slot = name.rpartition(".")
     where = f"nodes.{node}.reads.{slot}" if node else f"guards.{name}"
     title = name if node else f"guard `{name}`"
-    message = f'{title}: {message}\n    {slot} = "{shorten(ref.text, 120)}"'
+    message = f'{title}: {message}\n    {slot} = "{one_line(ref.text, 120)}"'
     return ref.scope.problem(code, where, message, hint, severity=severity)
 
 

@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.printable import one_line, shorten, shown_path
+from graphtrain.printable import one_line, shown_path
 from graphtrain.storage.strides import flat_bytes, placement_of, without_repeats
 from graphtrain.storage.value_types import BY_NAME, FACTORIES, TYPES, ValueType, type_of
 
@@ -138,7 +138,7 @@ def unpack(data: bytes, tensors: Mapping[str, torch.Tensor] | None = None, file:
     except (MemoryError, GraphtrainError):
         raise
     except Exception as error:  # whatever a library raises for damaged data
-        reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
+        reason = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
         raise ValueError(f"not a valid encoding: {reason}") from error
 
 
