@@ -85,9 +85,9 @@ class Reader(Generic[G]):
     def place(self, *key: str) -> str:
         """The file and the line of a key, or of the nearest enclosing one that has a line; empty without a file."""
         key = (*self.section, *key)
-        around = (key[:length] for length in range(len(key), 0, -1))
-        line = next((self.lines[each] for each in around if each in self.lines), None)
-        return f"{self.file}:{line}" if self.file and line is not None else self.file
+        while key and key not in self.lines:
+            key = key[:-1]
+        return f"{self.file}:{self.lines[key]}" if self.file and key else self.file
 
     def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
         self.problems.append(Problem(code, "error", self.place(*key), message, hint))
@@ -232,7 +232,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader[G], default_name: str) -
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
             reader.problem("G003", (), f"`{key}` is missing", hint)
     tables = {key: reader.value(data, key, dict, {}) for key in _TABLES}
-    things = [("start",), ("optimizer",), *((section, name) for section in tables for name in tables[section])]
+    things = [("start",), ("optimizer",), *[(section, name) for section in tables for name in tables[section]]]
     texts = {
         section: {name: reader.value(tables[section], name, str, "", section) for name in tables[section]}
         for section in ("guards", "clock")

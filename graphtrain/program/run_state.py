@@ -64,7 +64,7 @@ def _capture_optimizers(run: StatefulObjects, alive: set[str]) -> Section:
             # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
             "stepped": bool(getattr(optimizer, "_opt_called", False)),
             "parameters": run.objects.groups[name].paths(optimizer, run.paths),
-            "added": len(optimizer.param_groups) - len(run.objects.groups[name]),
+            "added": len(optimizer.param_groups) - len(run.objects.groups[name].set_up),
         }
         for name, optimizer in run.objects.optimizers.items()
     }

@@ -208,7 +208,7 @@ class Encoder:
         if kind is list:
             self.add(value)
             return self._each(value, path, depth)
-        if kind is dict and "" not in value and all(type(key) is str for key in value):
+        if kind is dict and "" not in value and {str}.issuperset(map(type, value)):
             self.add(value)
             return {key: self.encode(part, f"{path}[{key!r}]", depth + 1) for key, part in value.items()}
         return self._with_parts(value, encoding, path, depth)

@@ -25,7 +25,6 @@ from graphtrain.storage.run_directory import (
     NODES_FILE,
     STARTS_FILE,
     RowsFile,
-    has_begun,
     process_facts,
     read_starts,
     write_status,
@@ -116,7 +115,7 @@ class RunFiles:
         remove_leftovers(self.folder)
         remove_leftovers(self.checkpoints)
         has_checkpoints = bool(checkpoint_paths(self.checkpoints))
-        holds_a_run = has_checkpoints or has_begun(self.folder)
+        holds_a_run = has_checkpoints or bool(read_starts(self.folder))
         if not holds_a_run and (self.folder / METRICS_FILE).exists():
             raise UsageError(
                 f"`{METRICS_FILE}` in `{self.path}` was not written by a run",
