@@ -68,8 +68,7 @@ class ScriptOrClass:
         def setup(**given: Any) -> dict[str, Any]:
             return graph_and_resources(given)[1]
 
-        named = self.lightning or ""
-        file = split_script(named)[0] if ".py:" in named else None
+        file = split_script(str(self.lightning))[0] if ".py:" in str(self.lightning) else None
         function = classes[0].__name__
         return Script(setup, function, file, ["graphtrain"], self.words, lambda given: graph_and_resources(given)[0])
 

@@ -85,9 +85,10 @@ class Reader(Generic[G]):
     def place(self, *key: str) -> str:
         """The file and the line of a key, or of the nearest enclosing one that has a line; empty without a file."""
         key = (*self.section, *key)
-        while key and key not in self.lines:
-            key = key[:-1]
-        return f"{self.file}:{self.lines[key]}" if self.file and key else self.file
+        for length in range(len(key), 0, -1) if self.file else ():
+            if key[:length] in self.lines:
+                return f"{self.file}:{self.lines[key[:length]]}"
+        return self.file
 
     def problem(self, code: str, key: tuple[str, ...], message: str, hint: str = "") -> None:
         self.problems.append(Problem(code, "error", self.place(*key), message, hint))
@@ -131,6 +132,8 @@ def read_overlays(graph: G, sources: Sequence[str | Path]) -> tuple[G, list[Prob
     Raises:
         UsageError: there is no such overlay, or it is a graph.
     """
+    if not sources:
+        return graph, []
     reader = Reader(type(graph))
     overlays = [_read_overlay(source, reader) for source in sources]
     graph, problems, _ = with_overlays(graph, overlays, graph.title)

@@ -98,8 +98,9 @@ class Means:
         """Update the sums: one transfer for all tensors that are still on the device."""
         entries: list[tuple[str, Any, Any, str]] = []  # a total is divided as a mean is
         for values, samples, summed in self._waiting:
-            if isinstance(values, torch.Tensor):
-                values = {"loss": values}
+            if isinstance(values, torch.Tensor):  # as for every batch: 0.1 us less
+                entries.append(("loss", values, samples, "total" if "loss" in summed else "mean"))
+                continue
             for name, value in values.items():
                 if isinstance(value, Reduced):
                     entries.append((name, value.value, samples, value.how))
@@ -107,7 +108,9 @@ class Means:
                     entries.append((name, value, samples, "total" if name in summed else "mean"))
         self._waiting.clear()
         numbers = as_numbers([value for _, value, _, _ in entries])
-        weights = as_numbers([0.0 if how in REDUCTIONS else samples for _, _, samples, how in entries])
+        weights = [samples for _, _, samples, _ in entries]
+        if any(isinstance(samples, torch.Tensor) for samples in weights):
+            weights = as_numbers(weights)
         for (name, _, _, how), number, weight in zip(entries, numbers, weights, strict=True):
             if how in REDUCTIONS:
                 part = [number, how]
