@@ -298,7 +298,9 @@ def capture(run: StatefulObjects, alive: set[str], sections: Collection[str] = t
 
 def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
     """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-    kept: dict[str, Section] = {**state, **{name: {} for name in OF_TIMED_ROWS if run.program.records_by_time}}
+    # Where an observer takes means of metrics by wall-clock time, rows are recorded at other moments in every replay.
+    recording = [node for node in run.program.timed_nodes if node.kind.observer and node.kind.may_record_rows]
+    kept: dict[str, Section] = {**state, **{name: {} for name in OF_TIMED_ROWS if recording}}
     if "progress" not in state:
         return kept
     progress: dict[str, dict[str, Any]] = {}  # no clocks, no observers, no `runs` that nothing reads

@@ -207,7 +207,7 @@ def _of_class(value: type) -> Contents:
 
 def _of_namespace(value: Namespace) -> Contents:
     names = tuple(sorted(value.names & value.values.keys()))
-    return names, tuple(value.values[name] for name in names)
+    return names, tuple(map(value.values.__getitem__, names))
 
 
 # ---- the table

@@ -219,7 +219,7 @@ class Encoder:
             what = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
             raise UnsaveableError(path, what, "save a list, or use its name as the key")
         try:
-            parts = self._each(encoding.parts(value), path, depth)
+            parts = self._each(encoding.parts(value), path, depth) if encoding.parts is not None else []
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
         if encoding.is_shared:

@@ -239,7 +239,7 @@ class RunFiles:
         saved = [each for each in self._saved() if each.path not in replaced]
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for path in [*replaced, *(each.path for each in expired(saved, retentions, self._rankings))]:
+        for path in [*replaced, *[each.path for each in expired(saved, retentions, self._rankings)]]:
             removed = temporary_name(path)
             with suppress(OSError):
                 # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.
