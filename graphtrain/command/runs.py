@@ -51,7 +51,7 @@ _WIDTH_OF_A_PIPE = 120
 @click.option("--sort", default="", metavar="NAME", help="Sort by a column; -NAME begins with the largest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the status of each run as JSON, or only the columns.")
 def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_json: bool = False) -> None:
-    """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
+    """List the runs in a folder: state, place, metrics, age.
 
     Only status files are read. A run whose process is gone is `interrupted`. Where standard output is no terminal,
     every run is one line, its cells are separated by at least two spaces, and an empty cell is `-`.
@@ -145,7 +145,7 @@ def _text(column: str, value: Any) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 @click.option("--exit-code", is_flag=True, help="Exit as the run did, which torchrun does not.")
 def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> int:
-    """Show the progress of a run, whether it is running or not, from its run directory.
+    """Show the progress of a run, whether it is running or not.
 
     Exit codes: 0 shown, 2 there is no run; with --exit-code 0 for a run that is finished, 75 for one that is stopped
     and can be resumed, and 1 for one that has failed, was killed, or is running.
@@ -194,7 +194,7 @@ def _best(run: Run) -> Iterator[str]:
 @command("graphtrain explain runs/first")
 @click.argument("run_dir", type=Path)
 def explain(run_dir: Path) -> None:
-    """Say why a run ended, stopped or failed, what led there, and what to do next.
+    """Say why a run ended or failed, and what to do next.
 
     All of it is read from the run directory; the script is not needed, and nothing is written.
 
@@ -292,7 +292,7 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[str]:
 @click.argument("path", type=Path)
 @click.option("--model", metavar="NAME", help="Only this model, by the name that setup gives it. Default: all.")
 def export(run: Path, path: Path, *, model: str | None = None) -> None:
-    """Write the weights of a run to a file that needs nothing but safetensors to be read.
+    """Write the weights of a run to a safetensors file.
 
     Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
     several. The file of a run of several processes is complete too; buffers that differ are those of rank 0.
