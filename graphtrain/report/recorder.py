@@ -169,8 +169,8 @@ class Recorder:
     """The running means, the rows recorded from them, and the loggers that receive each new row.
 
     Arguments:
-        position: returns the optimizer step and the (fractional) epoch that a row belongs to.
-        outer_counts: returns the clocks of graphs around the one that trains, a column of rows each. Default: none.
+        position: returns the optimizer step and the (fractional) epoch that a row belongs to, and the clocks of graphs
+            around the one that trains, a column of rows each.
         columns: returns the names of all such columns that rows may have. Default: none.
         gather: as for `Means`.
 
@@ -183,13 +183,12 @@ class Recorder:
 
     def __init__(
         self,
-        position: Callable[[], tuple[int, float]],
-        outer_counts: Callable[[], Mapping[str, float]] = dict,
+        position: Callable[[], Mapping[str, float]],
         columns: Callable[[], tuple[str, ...]] = tuple,
         gather: Callable[[Sums], list[Sums]] | None = None,
     ) -> None:
         self._gather = gather
-        self._position, self._outer_counts, self._columns = position, outer_counts, columns
+        self._position, self._columns = position, columns
         self.running_means: dict[str, Means] = {}
         self.rows: list[dict[str, float]] = []
         self.latest: dict[str, float] = {}
@@ -243,16 +242,14 @@ class Recorder:
 
     def show(self, values: Mapping[str, Shown]) -> None:
         """Pass texts, images and histograms to the loggers that accept them; they are in no row."""
-        step, _ = self._position()
+        step = int(self._position()["step"])
         for logger in self.loggers:
             if isinstance(logger, Loggers):
                 for name, value in values.items():
-                    logger.call("show", name, value, int(step))
+                    logger.call("show", name, value, step)
 
     def _row(self, values: Mapping[str, float]) -> dict[str, float]:
-        step, epoch = self._position()
-        numbers = {name: as_number(value) for name, value in values.items()}
-        return {"step": step, "epoch": epoch, **self._outer_counts(), **numbers}
+        return {**self._position(), **{name: as_number(value) for name, value in values.items()}}
 
     def recorded_now(self) -> dict[str, float]:
         """The last value of every metric recorded at the present step."""
