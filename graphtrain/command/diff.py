@@ -37,7 +37,7 @@ def diff(
     rename: Sequence[str] = (),
     overlay: Sequence[str] = (),
 ) -> None:
-    """Show how two graphs differ: nodes, edges and their order, guards, parameters, clock.
+    """Show how two graphs differ.
 
     A and B are shipped graphs (fit), TOML files, scripts (which are imported), run directories, or checkpoints;
     --overlay is added to B. A + was added, a - removed, a ~ changed.

@@ -31,7 +31,7 @@ _shared_options = options(
 @_shared_options
 @click.option("--graph", default="test", help="Another graph: evaluate, for the validation data, or a TOML file.")
 def test(**given: Any) -> int:
-    """Evaluate `test_data` of a script with the weights of a run.
+    """Evaluate a script's `test_data` with the weights of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
     RUN_DIR/test.jsonl with the step and the name of the checkpoint. setup() is called with the arguments of the run;
@@ -53,7 +53,7 @@ def test(**given: Any) -> int:
 @click.option("--graph", default="predict", help="Another graph, a TOML file.")
 @click.option("--output", "-o", type=Path, help="A new folder, or a .jsonl file. Default: a folder in RUN_DIR/predict.")
 def predict(**given: Any) -> int:
-    """Write predictions for `predict_data` of a script, with the weights of a run.
+    """Write predictions for `predict_data` of a script.
 
     It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
     If it was stopped or killed, the same command continues the file, with the same weights.

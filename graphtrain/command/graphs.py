@@ -49,7 +49,7 @@ from graphtrain.trainer.graph import Graph
 @click.option("--ranks", is_flag=True, help="Check it for a run of several ranks, which has further rules (G7xx).")
 @overlay_option
 def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay: Sequence[str]) -> int:
-    """Check a graph without running it: all its problems at once.
+    """Check a graph without running it: all problems at once.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
 
@@ -182,7 +182,7 @@ def graphs() -> None:
 @command("graphtrain nodes", "graphtrain nodes clip")
 @click.argument("kind", required=False)
 def nodes(kind: str | None) -> None:
-    """List the kinds of nodes, or describe one: parameters, slots, ..."""
+    """List the kinds of nodes, or describe one."""
     kinds = {name: found for name in known_kinds() if (found := find_kind(name)) is not None}
     if kind is None:
         lines = [[name, known.description.split("\n")[0]] for name, known in kinds.items()]

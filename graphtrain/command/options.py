@@ -21,7 +21,7 @@ class RunOptions(SimpleNamespace):
 run_options = options(
     click.option("--graph", help="A name, a TOML file, another script, or saved. Default: the script's, else fit."),
     overlay_option,
-    click.option("--run-dir", type=Path, help="Written to, or resumed from. Default: a new folder in runs."),
+    click.option("--run-dir", type=Path, help="The folder of the run. Default: a new one in runs."),
     click.option("--resume", default="auto", metavar="WHAT", help="auto, never, best, newest, or a path."),
     click.option("--fork", type=Path, metavar="RUN", help="Begin a new run from a checkpoint of another."),
     click.option("--init", multiple=True, metavar="NAME=FILE", help="Load weights: model=FILE, 'model.body.*=FILE'."),
@@ -29,13 +29,15 @@ run_options = options(
     click.option("--from-setup", default="", metavar="NAMES", help="When resuming, take these from setup."),
     click.option("--from-saved", is_flag=True, help="When resuming, keep what was saved."),
     click.option("--until", metavar="AMOUNT", help="Stop after '500 steps', '2 hours'; to be resumed."),
-    click.option("--dry-run", is_flag=True, help="Run everything once, and write nothing."),
-    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="Of all random generators."),
+    click.option("--dry-run", is_flag=True, help="Run every node once, and write nothing."),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="Of every random generator."
+    ),
     click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
     click.option("--logger", multiple=True, type=click.Choice([*LOGGERS]), help="Log there too. Repeatable."),
-    click.option("--trace", is_flag=True, help="Print each transition, and the guards it asked."),
+    click.option("--trace", is_flag=True, help="Print each transition and the guards it evaluated."),
     click.option("--quiet", is_flag=True, help="Print errors only."),
 )
 

@@ -19,7 +19,7 @@ from graphtrain.storage.run_directory import STATUS_FILE
 @click.argument("run_dir", nargs=-1, required=True, type=Path)
 @click.option("--output", "-o", required=True, type=Path, help="The file, as in run.html; it is overwritten.")
 def report(run_dir: Sequence[Path], *, output: Path) -> None:
-    """Write a page about runs into one file: for mail, for the appendix of a paper, for an issue.
+    """Write a page about runs into one file.
 
     It shows the graph with counts and time at its nodes and edges, the metrics as curves, a slider over the past, and
     of several runs the settings that differ. It makes no request, and needs nothing but a browser.
@@ -36,7 +36,7 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
 @click.argument("target", nargs=-1, required=True, type=Path)
 @click.option("--port", type=int, default=8321, show_default=True, help="The port; 0 takes one that is free.")
 def watch(target: Sequence[Path], *, port: int = 8321) -> None:
-    """Show runs, or a folder of runs, in a browser, as they change, until an interrupt.
+    """Show runs, or a folder of runs, live in a browser.
 
     Run directories are only read, and the processes that train know nothing of it. It listens on this machine only.
 

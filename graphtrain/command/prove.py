@@ -48,7 +48,7 @@ def verify(
     data: str | None,
     **of_a_script: Any,
 ) -> int:
-    """Prove that resuming is exact: for a script, or with --run-dir for a run.
+    """Prove that resuming is exact, for a script or a run.
 
     A script is trained once, with checkpoints at random transitions (cuts). Then the training is repeated from each
     checkpoint to the next, in another process, and everything is compared bit by bit: the first field that differs is
@@ -106,7 +106,7 @@ def replay(
     processes: int | None = None,
     **adapted: Any,
 ) -> int:
-    """Replay a past run to a moment exactly, and show its batch, loss and gradients.
+    """Replay a run to a moment, with its batch and gradients.
 
     It starts from the newest checkpoint before that moment. The run directory is only read. With several processes, the
     values shown are those of rank 0.

@@ -24,7 +24,7 @@ from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
 from graphtrain.names import in_natural_order
 from graphtrain.plain import json_value
-from graphtrain.printable import one_line, shorten
+from graphtrain.printable import one_line
 from graphtrain.report.numbers import duration, metric
 from graphtrain.report.run import Run, run_directories
 from graphtrain.storage.run_directory import ACTIVE
@@ -51,7 +51,7 @@ _WIDTH_OF_A_PIPE = 120
 @click.option("--sort", default="", metavar="NAME", help="Sort by a column; -NAME begins with the largest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the status of each run as JSON, or only the columns.")
 def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_json: bool = False) -> None:
-    """List the runs in a folder: state, place, graph, last metrics, age, and whether they can be resumed.
+    """List the runs in a folder: state, place, metrics, age.
 
     Only status files are read. A run whose process is gone is `interrupted`. Where standard output is no terminal,
     every run is one line, its cells are separated by at least two spaces, and an empty cell is `-`.
@@ -113,7 +113,7 @@ def _listed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "last metrics": ", ".join(latest + more),
         "age": run.age_seconds,
         "resumable": run.resumable,
-        "error": shorten(str(status.get("error") or ""), _MOST_OF_AN_ERROR),
+        "error": one_line(str(status.get("error") or ""), _MOST_OF_AN_ERROR),
     }
     return columns, status
 
@@ -145,7 +145,7 @@ def _text(column: str, value: Any) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 @click.option("--exit-code", is_flag=True, help="Exit as the run did, which torchrun does not.")
 def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> int:
-    """Show the progress of a run, whether it is running or not, from its run directory.
+    """Show the progress of a run, whether it is running or not.
 
     Exit codes: 0 shown, 2 there is no run; with --exit-code 0 for a run that is finished, 75 for one that is stopped
     and can be resumed, and 1 for one that has failed, was killed, or is running.
@@ -160,9 +160,9 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
 def _progress(run: Run) -> Iterator[str]:
     """The run as displays draw it, with its checkpoints, and who has written it."""
     status, snapshot = run.status, run.snapshot()
-    next_node = f", next node {snapshot.position}"
-    failed = f", in node {snapshot.position}" if snapshot.position else ", before it began"
-    place = {"finished": "", "failed": failed}.get(run.state, next_node)
+    place = {"finished": "", "failed": f", in node {snapshot.position}"}.get(
+        run.state, f", next node {snapshot.position}"
+    )
     yield one_line(f"{run.path}: {run.state}, graph {snapshot.graph}{place}")
     drawing = console()
     drawing.width = drawing.width - 2 if drawing.is_terminal else _WIDTH_OF_A_PIPE
@@ -194,14 +194,14 @@ def _best(run: Run) -> Iterator[str]:
 @command("graphtrain explain runs/first")
 @click.argument("run_dir", type=Path)
 def explain(run_dir: Path) -> None:
-    """Say why a run ended, stopped or failed, what led there, and what to do next.
+    """Say why a run ended or failed, and what to do next.
 
     All of it is read from the run directory; the script is not needed, and nothing is written.
 
     Exit codes: 0 explained, 2 there is no run.
     """
     run = Run(run_dir)
-    place = f", {shorten(run.place, 200)}" if run.place else ""
+    place = f", {one_line(run.place, 200)}" if run.place else ""
     click.echo("\n  ".join([f"{run.path}: {run.state}{place}, {run.age}", *run.why()]))
     sections = {
         "starts": [*map(_start, run.starts[-_MOST_STARTS:])],
@@ -216,7 +216,8 @@ def explain(run_dir: Path) -> None:
 
 def _start(start: dict[str, Any]) -> str:
     how = f"resumed from {shown(start['checkpoint'])}" if start["checkpoint"] else "begun"
-    return f"{_moment(start['time'])}  {how} on {shown(start.get('host'))} by process {shown(start.get('process'))}"
+    at = _moment(start.get("started_at_unix_seconds"))
+    return f"{at}  {how} on {shown(start.get('host'))} by process {shown(start.get('process'))}"
 
 
 def _moment(at: Any) -> str:
@@ -292,7 +293,7 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[str]:
 @click.argument("path", type=Path)
 @click.option("--model", metavar="NAME", help="Only this model, by the name that setup gives it. Default: all.")
 def export(run: Path, path: Path, *, model: str | None = None) -> None:
-    """Write the weights of a run to a file that needs nothing but safetensors to be read.
+    """Write the weights of a run to a safetensors file.
 
     Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
     several. The file of a run of several processes is complete too; buffers that differ are those of rank 0.

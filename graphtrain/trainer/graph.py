@@ -12,7 +12,6 @@ from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import GraphData, Problem, Problems
 from graphtrain.graph.registry import find_graph
 from graphtrain.kind.parameter import Precision
-from graphtrain.names import FIT
 
 # What loads, checks and draws a graph is imported where it is called: a graph that is read costs none of it.
 
@@ -131,6 +130,28 @@ class DrawnDifference(Drawn, Difference):
     """The difference of two graphs, which draws itself."""
 
 
+# The edit of each setting: the node, the parameter, and the unit of an amount.
+_EDITS: dict[str, tuple[str, str, str]] = {
+    "epochs": ("finish", "after", "epochs"),
+    "steps": ("finish", "after", "steps"),
+    "accumulate": ("accumulate", "every", ""),
+    "clip": ("clip", "max_norm", ""),
+    "precision": ("train_batch", "precision", ""),
+    "compile": ("train_batch", "compile", ""),
+    "train_batches": ("next_batch", "limit", ""),
+    "validate_every": ("validate", "every", ""),
+    "validate_batches": ("validate/next_batch", "limit", ""),
+    "schedule_every": ("schedule", "every", ""),
+    "log_every": ("log", "every", ""),
+    "save_every": ("checkpoint", "every", ""),
+    "keep": ("checkpoint", "keep", ""),
+    "best": ("checkpoint", "best", ""),
+    "best_mode": ("checkpoint", "best_mode", ""),
+    "ema": ("ema", "decay", ""),
+    "early_stop": ("early_stop", "patience", ""),
+}
+
+
 def fit(
     *,
     epochs: float | None = None,
@@ -183,13 +204,13 @@ def fit(
     >>> fit(epochs=3, steps=1000).nodes["finish"]
     <Node finish: after = ["3 epochs", "1000 steps"]>
     """
-    settings = {name: value for name, value in locals().items() if name in FIT and value is not None}
+    settings = {name: value for name, value in locals().items() if name in _EDITS and value is not None}
     edits: dict[str, dict[str, Any]] = {}
     further = [overlays] if isinstance(overlays, str | Path) else [*overlays]
     further += ["fp16"] if precision == "16-mixed" else []
     further += [name for name in ("ema", "early_stop") if name in settings]
     for name, value in settings.items():
-        node, parameter, unit = FIT[name]
+        node, parameter, unit = _EDITS[name]
         new, before = f"{value} {unit}" if unit else value, edits.setdefault(node, {}).get(parameter)
         edits[node][parameter] = new if before is None else [before, new]
     graph = Graph.load("fit").overlay(*dict.fromkeys(further))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.names import suggestion
 from graphtrain.program import run_state
-from graphtrain.report.recorded import Recorded, html_of
+from graphtrain.report.recorded import Recorded
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
 from graphtrain.trainer.graph import Graph
@@ -64,10 +64,6 @@ class RunView(Recorded):
         their clocks.
         """
         return [dict(row) for row in self._session.recorder.rows]
-
-    @property
-    def _clocks(self) -> Sequence[str]:
-        return self._session.compiled.run_clock.columns
 
     def read(self, name: str) -> Any:
         """The value of ``"node.field"`` (``"validate/next_batch.last"``), of a slot (``"batch"``), or of a resource.
@@ -158,5 +154,6 @@ class RunView(Recorded):
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
 
-    def _repr_html_(self) -> str:
-        return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
+    @property
+    def _runs(self) -> dict[str, int]:
+        return {path: fields["runs"] for path, fields in self.progress.items()}
