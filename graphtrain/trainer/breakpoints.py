@@ -23,14 +23,9 @@ from graphtrain.program.triggers import Every, reached
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A node, a condition, and the request that is added when the condition holds.
+    """A request that is added before or after a node runs, each time that a condition holds.
 
-    Attributes:
-        index: the node.
-        holds: the condition, evaluated each time the run reaches the node.
-        when: `before` the node, which is then not run; or `after` it has run.
-        request: `pause` returns control at once, at any position; `reached` and `breakpoint` save a checkpoint first,
-            if that is possible.
+    The request `pause` returns control at once, at any position; `reached` and `breakpoint` save first, if possible.
     """
 
     index: int
@@ -114,8 +109,8 @@ def before_node(
 
     Arguments:
         option: the option that the path was given by, for messages.
-        passing: called at each visit; if it returns True, the run does not stop. Default: it always stops.
-        runs: stop only once the node has run this often, in a nested graph since that began. Default: each time.
+        passing: the run does not stop at visits at which it returns True.
+        runs: stop only once the node has run this often, in a nested graph since that began.
 
     Raises:
         UsageError: there is no such node, or it never runs because a resource is missing.

@@ -12,7 +12,6 @@ from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
 from graphtrain.graph.elements import END, nodes_of
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.outcome import Outcome
 from graphtrain.plain import brief
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
@@ -57,7 +56,7 @@ class LiveRun:
     reason = ""  # why it has stopped, in words: a signal, `until` or `before`
     error = ""  # the exception that has ended it, on one line
     replay: Sequence[str] = ()  # the options of `graphtrain replay` that lead to the node that failed
-    _signal = 0
+    stopped_by = "a request"  # or the name of a signal
 
     def __init__(
         self,
@@ -93,20 +92,9 @@ class LiveRun:
             self._nodes.write()
 
     def stop(self, number: int) -> None:
-        """Request a stop at the next save point, as a signal does."""
-        self._signal = number
+        """Request a stop at the next save point, as the signal of this number does."""
+        self.stopped_by = signal.Signals(number).name
         self.requests.ask("stop")
-
-    def ends(self, outcome: Outcome) -> Outcome:
-        """Note why the run stops: all other requests are void."""
-        self.requests.clear()
-        if outcome is Outcome.STOPPED:
-            self.reason = signal.Signals(self._signal).name if self._signal else "a request"
-        elif outcome is Outcome.BREAKPOINT:
-            self.reason = f"the breakpoint before {self.position}"
-        elif outcome is Outcome.REACHED and (until := self.snapshot().until):
-            self.reason = f"--until {' or '.join(until)}"
-        return outcome
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run."""

@@ -56,7 +56,8 @@ def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
         run.writer.settle()
     if "ended" in requests:
         end(run)
-        return run.ends(Outcome.FINISHED)
+        requests.clear()
+        return Outcome.FINISHED
     policy, activity = SavePolicy(requests.policy.mode), session.compiled.activity(session.loop.position)
     if activity is None and requests.take("recorded"):
         try:
@@ -71,13 +72,19 @@ def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
         run.trigger("ask_to_stop")
         # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
         if "save" not in requests and run.save(policy):
-            return run.ends(Outcome.STOPPED)
+            requests.clear()
+            run.reason = run.stopped_by
+            return Outcome.STOPPED
     if "reached" in requests and run.save(policy):
-        return run.ends(Outcome.REACHED)
+        requests.clear()
+        run.reason = f"--until {' or '.join(run.snapshot().until)}"
+        return Outcome.REACHED
     if "breakpoint" in requests:
         if not run.save(policy):
             run.notices(f"`{run.position}` is not a save point ({run.writer.refusal}); nothing is saved here")
-        return run.ends(Outcome.BREAKPOINT)
+        requests.clear()
+        run.reason = f"the breakpoint before {run.position}"
+        return Outcome.BREAKPOINT
     return Outcome.REACHED if requests.take("pause") else answer
 
 

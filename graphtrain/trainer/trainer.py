@@ -85,13 +85,8 @@ class Trainer(RunView):
     ... )
     >>> trainer.run()
     Outcome.FINISHED
-    >>> trainer.progress["step"]["steps"]
-    3
     >>> print(trainer.explain())
     step 3, epoch 0.60, batch 3/5: finish -> end  finished=True (finish.due=True accumulate.count=0)
-    >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
-    >>> trainer.run(), trainer.progress["step"]["steps"]
-    (Outcome.FINISHED, 5)
     """
 
     @on_all_ranks("before the run")
@@ -154,7 +149,7 @@ class Trainer(RunView):
         program = self._session.compiled.program
         unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
         for line in [*program.absent, *unread, *program.timed()]:
-            self._run.notices.once(line)
+            self._session.notices.once(line)
 
     def run(
         self,
@@ -188,11 +183,6 @@ class Trainer(RunView):
         In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name; a
         new trigger, or one with another unit, counts from there. What has changed is reported. An end that is already
         reached is taken where the graph tests for it next.
-
-        Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
-
-        After a failure inside a node, such as an exception of a step function, make a new Trainer: with the same run
-        directory it resumes from the newest checkpoint.
 
         Raises:
             LifeCycleError: the run is running, or has failed.
