@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -224,28 +225,24 @@ class Trainer(RunView):
                 return Outcome.FINISHED
             return drive(run, transitions)
 
-    def advance(
-        self,
-        n: int = 1,
-        resume: str | Path = "auto",
-        *,
-        from_setup: str | Iterable[str] = (),
-        from_saved: bool = False,
-        rename: Mapping[str, str] | None = None,
-    ) -> str:
-        """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
+    def advance(self, n: int = 1, resume: str | Path = "auto") -> str:
+        """Run `n` transitions, and return the position; fewer if the run ends. `resume` is as in `run`.
 
         Worker processes of loaders keep running between calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
-            if self._session.loop.ended:
+        run, loop = self._run, self._session.loop
+        with self._running(ResumeOptions(resume)):
+            if loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
-            for _ in range(n):
-                if not self._session.loop.ended:
-                    self._one_transition()
+            while n > 0 and not loop.ended:
+                n, compiled, index = n - 1, self._session.compiled, loop.position
+                table = [*compiled.compiler.transitions]
+                table[index] = explained(compiled, index, partial(setattr, run, "explanation"))
+                run.requests.add("pause")
+                drive(run, table.copy)
         return self.position
 
     def run_to(self, place: Callable[[CompiledGraph, Loop], list[Transition]], resume: str | Path = "auto") -> Outcome:
@@ -333,11 +330,11 @@ class Trainer(RunView):
     def save(self) -> Path | None:
         """Save a checkpoint now.
 
-        If the position is not a save point, the run first trains to the next one, and reports it. Inside a node this is
-        a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
+        Inside a node this is a request, and None is returned; otherwise the path of the checkpoint, which is then on
+        disk.
 
         Raises:
-            UsageError: there is no run directory.
+            UsageError: there is no run directory, or the position is not a save point.
             CheckpointError: it cannot be written.
         """
         if self._run.files is None:
@@ -346,19 +343,10 @@ class Trainer(RunView):
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
-            while not self._run.save(SavePolicy("sync")):
-                self._run.notices.once(
-                    f"`{self.position}` is not a save point ({self._run.writer.refusal}); training on to the next one"
-                )
-                self._one_transition()
+            if not self._run.save(SavePolicy("sync")):
+                what = f"`{self.position}` is not a save point ({self._run.writer.refusal})"
+                raise UsageError(what, "first call advance(), to the next of save_points()")
         return self._run.files.latest.path if self._run.files.latest is not None else None
-
-    def _one_transition(self) -> None:
-        run, compiled, index = self._run, self._session.compiled, self._session.loop.position
-        table = [*compiled.compiler.transitions]
-        table[index] = explained(compiled, index, lambda explanation: setattr(run, "explanation", explanation))
-        run.requests.add("pause")
-        drive(run, lambda: table)
 
     # ---- starting and stopping
 
