@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -20,12 +21,11 @@ class Drawn:
     """What draws itself, in a notebook and into a file: a graph, or the difference of two."""
 
     def _repr_svg_(self) -> str | None:
-        try:
+        with suppress(Exception):  # a notebook cell must never fail because of its picture
             from graphtrain.viz.render import svg
 
             return svg(self)  # type: ignore[arg-type]
-        except Exception:  # a notebook cell must never fail because of its picture
-            return None
+        return None
 
     def render(self, path: str | Path, *, counts: Mapping[str, int] | None = None, position: str | None = None) -> Path:
         """Draw the graph, or both graphs, into a file, with or without problems; an existing file is overwritten.
