@@ -86,10 +86,9 @@ def parse_amount(text: str, graph: GraphData, option: str = "until", example: st
 
 
 def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
-    """Breakpoints that stop a run before it fetches another batch once an amount is reached; none for "never".
+    """Breakpoints that stop a run before it fetches another batch once an amount is reached, and what is due is done.
 
-    So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that does
-    not count batches the run stops before the node that counts the unit.
+    In a graph that does not count batches the run stops before the node that counts the unit.
     """
     clocks, limits = compiled.program.clocks, compiled.program.limits(limit)
     before = [clocks[clock.node.scope].get("batches", clock).node.index for clock, _ in limits]

@@ -21,15 +21,7 @@ from graphtrain.trainer.live_run import LiveRun
 
 
 def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger | None) -> None:
-    """Begin or resume a run, unless it has begun in this process, and tell what follows it that it runs.
-
-    Arguments:
-        holder: as for `Session.set_up`.
-        limit: as for `LiveRun.started`.
-
-    Raises:
-        CheckpointError: nothing can be saved.
-    """
+    """Begin or resume a run, unless it has begun in this process; `holder` is as for `Session.set_up`."""
     session, files = run.session, run.files
     was_over = run.has_begun or _begin(run, options, holder)
     compiled, loop = session.compiled, session.loop

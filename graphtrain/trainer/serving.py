@@ -43,10 +43,7 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
 
 
 def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
-    """Serve the requests of the last transition that this position allows, in order of priority.
-
-    Returns the outcome if the run stops; "compiled" if its graph was compiled again; else None.
-    """
+    """Serve the requests of the last transition; "compiled" if its graph was compiled again, an outcome if it stops."""
     session, requests = run.session, run.requests
     answer: Literal["compiled"] | None = None
     if "return" in requests:
@@ -89,10 +86,7 @@ def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
 
 
 def end(run: LiveRun) -> None:
-    """Run what nodes do at the end, and save; a run that trains must have had a batch.
-
-    The run may continue after a failed save, but it does not end without a checkpoint.
-    """
+    """Run what nodes do at the end, and save: the run may continue after a failed save, but not end without one."""
     session, files = run.session, run.files
     compiled = session.compiled
     batches = compiled.program.clock(compiled.program.main, "batches")

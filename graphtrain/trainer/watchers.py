@@ -111,10 +111,9 @@ def _memory_bytes(device: torch.device) -> int | None:
 
 @final
 class NodesFile:
-    """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: a line for each row of metrics.
+    """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: what has changed since the last line.
 
-    A line has what has changed since the one before. A header says what is counted, once for each graph and each start
-    of the run.
+    A header says what is counted, once for each graph and each start of the run.
     """
 
     def __init__(self, session: Session, files: RunFiles, node_times: NodeTimes) -> None:
@@ -159,10 +158,7 @@ class NodesFile:
 
 @final
 class Monitors:
-    """Passes rows to the nodes that wait for them, and checks that the metrics that nodes name are recorded.
-
-    A kind marks the parameter that names a metric with `Metric`.
-    """
+    """Passes rows to the nodes that wait for them, and checks that the metrics that nodes name are recorded."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -183,13 +179,10 @@ class Monitors:
         session.requests.add("recorded")
 
     def expect(self) -> None:
-        """Check the row recorded last, outside evaluations, for the metrics that nodes name.
+        """Raise an `UnknownMetricError` for a metric that a node around the position names and no row has.
 
-        Nodes in bodies other than the running one do not receive its rows.
-
-        Raises:
-            UnknownMetricError: an evaluation that has just ended records others of the same group (``"val/"``) and
-                not this one; or every node that may record it has run.
+        It is raised once an evaluation has recorded others of its group (``"val/"``), or every node that may record it
+        has run.
         """
         session, program, recorder = self._session, self._session.compiled.program, self._session.recorder
         groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}
