@@ -16,8 +16,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
-from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
@@ -245,7 +244,7 @@ class Trainer(RunView):
                 drive(run, table.copy)
         return self.position
 
-    def run_to(self, place: Callable[[CompiledGraph, Loop], list[Transition]], resume: str | Path = "auto") -> Outcome:
+    def run_to(self, place: Callable[[Session], list[Transition]], resume: str | Path = "auto") -> Outcome:
         """Replay a past run with the transitions that `place` returns, which is called once the run is resumed.
 
         `resume` is used by the first call, as in `run`; hyper-parameters stay as they were saved.
@@ -253,23 +252,9 @@ class Trainer(RunView):
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True)):
             if self._session.loop.ended:
-                place(self._session.compiled, self._session.loop)
+                place(self._session)
                 return Outcome.ALREADY_FINISHED
-            return drive(self._run, lambda: place(self._session.compiled, self._session.loop))
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values that all ranks pass, in the order of ranks; in one process, its own value alone.
-
-        All ranks have to call it, at the same place.
-
-        Arguments:
-            value: plain data: numbers, strings, lists and mappings of them.
-
-        Raises:
-            RanksDivergedError: another rank is elsewhere.
-            RankFailedError: another rank has failed, or has not arrived in time.
-        """
-        return list(self._session.world.gather(value))
+            return drive(self._run, partial(place, self._session))
 
     @on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
