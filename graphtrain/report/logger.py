@@ -55,11 +55,6 @@ class Beginning:
         run_dir: the run directory. Default: None, the run has none.
         clocks: the columns of rows with the round of an outer graph, such as `fold`; in each round `step` restarts.
             Default: none.
-
-    >>> from graphtrain import Graph
-    >>> beginning = Beginning(Graph.load("fit"), rows=[{"step": 10, "epoch": 0.5, "loss": 0.25}])
-    >>> beginning.rows[-1]["step"]
-    10
     """
 
     graph: EditableGraph

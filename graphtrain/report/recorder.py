@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from graphtrain.report.values import (
     REDUCTIONS,
     ROW_POSITION,
     Reduced,
-    as_number,
     as_numbers,
     check_metric,
     detached,
@@ -251,7 +251,8 @@ class Recorder:
 
     def _row(self, values: Mapping[str, float]) -> dict[str, float]:
         step, epoch = self._position()
-        numbers = {name: as_number(value) for name, value in values.items()}
+        plain = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+        numbers = {name: int(value) if isinstance(value, Integral) else float(value) for name, value in plain.items()}
         return {"step": step, "epoch": epoch, **self._outer_counts(), **numbers}
 
     def recorded_now(self) -> dict[str, float]:

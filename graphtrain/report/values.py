@@ -128,17 +128,6 @@ def detached(value: Any) -> Any:
     return value.detach() if is_computed else value.detach().clone()
 
 
-def as_number(value: Any) -> int | float:
-    """A metric as a plain number.
-
-    >>> as_number(torch.tensor(2)), as_number(True), as_number(0.5)
-    (2, 1, 0.5)
-    """
-    if isinstance(value, torch.Tensor):
-        value = value.item()
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
-
-
 def as_numbers(values: Sequence[Any]) -> list[float]:
     """Every value as a Python number; tensors of one device, dtype and shape are transferred together."""
     alike: dict[Any, list[int]] = {}
@@ -156,10 +145,8 @@ def as_numbers(values: Sequence[Any]) -> list[float]:
 def described(value: Any) -> str:
     """A value in words, by its type.
 
-    >>> described(torch.zeros(2, 3)), described(None), described([0.5])
-    ('a tensor of shape (2, 3)', 'nothing', 'a list of 1')
-    >>> described(3), described({}), described(None)
-    ('an int', 'a dict', 'nothing')
+    >>> described(torch.zeros(2, 3)), described(None), described([0.5]), described(3)
+    ('a tensor of shape (2, 3)', 'nothing', 'a list of 1', 'an int')
     """
     if isinstance(value, torch.Tensor):
         return f"a tensor of {'complex numbers, of ' if value.is_complex() else ''}shape {tuple(value.shape)}"
