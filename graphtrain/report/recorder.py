@@ -37,15 +37,8 @@ class Means:
     """Means of named values, weighted by samples, over one or more horizons that are reset independently.
 
     The sums are in double precision and updated one value at a time, in order: their bits do not depend on when they
-    are updated.
-
-    Arguments:
-        horizons: the names of the intervals that means are taken over, such as ``("log", "epoch")``.
-        gather: sends the sums of a horizon to all ranks, and returns those of each. Default: there is one process.
-
-    Attributes:
-        only_finite: True to leave out what is added with a loss that is not finite; every `add` then waits for the
-            device. Default: False.
+    are updated. With `only_finite`, what is added with a loss that is not finite is left out, and every `add` waits for
+    the device. `gather` sends the sums of a horizon to all ranks, and returns those of each.
 
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
@@ -80,16 +73,12 @@ class Means:
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
 
-    def take(self, horizon: str) -> dict[str, float]:
-        """The means since this horizon was last taken; resets it."""
-        means = self.peek(horizon)
-        self._sums[horizon] = {}
-        return means
-
-    def peek(self, horizon: str) -> dict[str, float]:
-        """The means, or other reductions, of all ranks since this horizon was last taken."""
+    def take(self, horizon: str, *, ends: bool = True) -> dict[str, float]:
+        """The means, or other reductions, of all ranks since this horizon was reset; resets it if that `ends` it."""
         self.settle()
         sums = self._sums.get(horizon, {})
+        if ends:
+            self._sums[horizon] = {}
         whole = added(self._gather(sums)) if self._gather is not None else sums
         return {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
 
