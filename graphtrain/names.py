@@ -7,61 +7,29 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# The settings of `graphtrain.fit`, each with its edit of the graph: the node, the parameter, and the unit of an amount.
-FIT: dict[str, tuple[str, str, str]] = {
-    "epochs": ("finish", "after", "epochs"),
-    "steps": ("finish", "after", "steps"),
-    "accumulate": ("accumulate", "every", ""),
-    "clip": ("clip", "max_norm", ""),
-    "precision": ("train_batch", "precision", ""),
-    "compile": ("train_batch", "compile", ""),
-    "train_batches": ("next_batch", "limit", ""),
-    "validate_every": ("validate", "every", ""),
-    "validate_batches": ("validate/next_batch", "limit", ""),
-    "schedule_every": ("schedule", "every", ""),
-    "log_every": ("log", "every", ""),
-    "save_every": ("checkpoint", "every", ""),
-    "keep": ("checkpoint", "keep", ""),
-    "best": ("checkpoint", "best", ""),
-    "best_mode": ("checkpoint", "best_mode", ""),
-    "ema": ("ema", "decay", ""),
-    "early_stop": ("early_stop", "patience", ""),
+# What names of Lightning, of TrainingArguments, of `graphtrain.fit`, and common names of data are called in a graph.
+_MEANT = {
+    '`finish.after = "N epochs"`': "epochs max_epochs num_train_epochs",
+    '`finish.after = "N steps"`': "steps max_steps",
+    '`finish.after = "N minutes"`': "max_time",
+    "`accumulate.every = N`": "accumulate_grad_batches gradient_accumulation_steps",
+    "`clip.max_norm = X`": "gradient_clip_val max_grad_norm",
+    '`validate.every = "N epoch_batches"` or `validate.every = "0.25 epochs"`': "val_check_interval",
+    '`validate.every = "N epochs"`': "validate_every check_val_every_n_epoch",
+    '`validate.every = "N steps"`': "eval_steps",
+    "`next_batch.limit = N`": "train_batches limit_train_batches",
+    "`validate/next_batch.limit = N`": "validate_batches limit_val_batches",
+    '`schedule.every = "N steps"`': "schedule_every",
+    '`log.every = "N steps"`': "log_every log_every_n_steps logging_steps",
+    '`checkpoint.every = "N steps"`': "save_every save_steps",
+    "`checkpoint.keep = N`": "save_total_limit",
+    "`--resume`, or `trainer.run(resume=...)`": "ckpt_path",
+    "the resource `train_data`": "train_dataloader train_loader train_dataset",
+    "the resource `val_data`": "val_dataloader val_loader eval_dataset",
+    "the resource `scheduler`": "lr_scheduler",
+    "a part of `training_step(model, batch)`, which returns the loss": "criterion",
 }
-
-# Names of Lightning and Hugging Face's TrainingArguments, and common names of data, and their equivalents.
-FOREIGN: dict[str, str] = {
-    **{
-        name: f"`{node}.{parameter} = " + (f'"N {unit}"`' if unit else "X`")
-        for name, (node, parameter, unit) in FIT.items()
-        if name not in ("accumulate", "best_mode", "clip", "ema", "early_stop")  # or the name is that of a node
-    },
-    "max_epochs": '`finish.after = "N epochs"`',
-    "num_train_epochs": '`finish.after = "N epochs"`',
-    "max_steps": '`finish.after = "N steps"`',
-    "max_time": '`finish.after = "N minutes"`',
-    "accumulate_grad_batches": "`accumulate.every = N`",
-    "gradient_accumulation_steps": "`accumulate.every = N`",
-    "gradient_clip_val": "`clip.max_norm = X`",
-    "max_grad_norm": "`clip.max_norm = X`",
-    "val_check_interval": '`validate.every = "N epoch_batches"` or `validate.every = "0.25 epochs"`',
-    "check_val_every_n_epoch": '`validate.every = "N epochs"`',
-    "eval_steps": '`validate.every = "N steps"`',
-    "limit_train_batches": "`next_batch.limit = N`",
-    "limit_val_batches": "`validate/next_batch.limit = N`",
-    "log_every_n_steps": '`log.every = "N steps"`',
-    "logging_steps": '`log.every = "N steps"`',
-    "save_steps": '`checkpoint.every = "N steps"`',
-    "save_total_limit": "`checkpoint.keep = N`",
-    "ckpt_path": "`--resume`, or `trainer.run(resume=...)`",
-    "train_dataloader": "the resource `train_data`",
-    "train_loader": "the resource `train_data`",
-    "train_dataset": "the resource `train_data`",
-    "val_dataloader": "the resource `val_data`",
-    "val_loader": "the resource `val_data`",
-    "eval_dataset": "the resource `val_data`",
-    "criterion": "a part of `training_step(model, batch)`, which returns the loss",
-    "lr_scheduler": "the resource `scheduler`",
-}
+_FOREIGN = {name: meant for meant, names in _MEANT.items() for name in names.split()}
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -82,8 +50,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     'did you mean `after`?'
     """
     known = sorted(known)
-    if name in FOREIGN and name not in known:
-        return f"that is {FOREIGN[name]} here"
+    if name in _FOREIGN and name not in known:
+        return f"that is {_FOREIGN[name]} here"
     if (match := nearest(name, known)) is not None:
         return f"did you mean `{match}`?"
     return "known: " + ", ".join(known) if 0 < len(known) <= 20 else ""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from graphtrain.printable import shorten
+from graphtrain.printable import one_line
 
 
 def is_scalar(value: Any) -> bool:
@@ -41,20 +41,10 @@ def brief(value: Any) -> Any:
     >>> brief("0.001"), brief("'adam'"), brief("PosixPath('data')"), brief("10 epochs"), brief([1, 2])
     (0.001, 'adam', "PosixPath('data')", '10 epochs', [1, 2])
     """
-    value = of_text(value)
-    return value if len(str(value)) <= 200 else shorten(str(value), 200)
-
-
-def of_text(value: Any) -> Any:
-    """An argument as a value: what a text of Python stands for; any other as it is.
-
-    >>> of_text("0.001"), of_text("'adam'"), of_text("10 epochs"), of_text([1, 2])
-    (0.001, 'adam', '10 epochs', [1, 2])
-    """
     if isinstance(value, str):
         with suppress(SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-            return ast.literal_eval(value)
-    return value
+            value = ast.literal_eval(value)
+    return value if len(str(value)) <= 200 else one_line(str(value), 200)
 
 
 def is_equal(value: Any, other: Any) -> bool:

@@ -31,15 +31,6 @@ def one_line(text: str, most: int | None = None) -> str:
     return line if most is None or len(text) <= most else f"{line}..."
 
 
-def shorten(text: str, limit: int = 60) -> str:
-    """`text`, or its beginning and an ellipsis where it is longer than the limit.
-
-    >>> shorten("the whole of it"), shorten("the whole of it", 10)
-    ('the whole of it', 'the who...')
-    """
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
 def shown_path(path: str, most: int = 120) -> str:
     """The path of an object: what is in a variable is called like the variable, and the middle of a long one left out.
 
@@ -52,7 +43,7 @@ def shown_path(path: str, most: int = 120) -> str:
 
 def shown(value: Any, most: int = 200) -> str:
     """An untrusted value, on one line."""
-    return shorten(one_line(str(value)), most)
+    return one_line(str(value), most)
 
 
 def error_lines(error: Any, most: int = 200) -> list[str]:

@@ -1,10 +1,11 @@
-"""The number formats that a step function computes in."""
+"""How a step function is called: the number format that it computes in, and `torch.compile`."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.kind.parameter import Precision
@@ -13,9 +14,12 @@ from graphtrain.lazy import lazy_import
 if TYPE_CHECKING:
     import torch
 
-    from graphtrain.nodes._compiled import Compiled
+    from graphtrain.data import batch as batches
+    from graphtrain.program import resources
 else:
     torch = lazy_import("torch")
+    batches = lazy_import("graphtrain.data.batch")
+    resources = lazy_import("graphtrain.program.resources")
 
 
 Around = Callable[[Any, Any, Any], Any]
@@ -24,7 +28,7 @@ Around = Callable[[Any, Any, Any], Any]
 _MIXED = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
-def around(precision: Precision, device: torch.device, compiled: Compiled | None = None) -> Around | None:
+def around(precision: Precision, device: torch.device, *, compile: bool = False) -> Around | None:
     """What calls a step function in a precision, perhaps compiled; None for a plain call, which costs nothing.
 
     >>> around("32-true", torch.device("cpu")) is None
@@ -32,6 +36,7 @@ def around(precision: Precision, device: torch.device, compiled: Compiled | None
     >>> around("bf16-mixed", torch.device("cpu"))(lambda model, batch: (batch @ batch).dtype, None, torch.ones(1, 1))
     torch.bfloat16
     """
+    compiled = Compiled() if compile else None
     if precision not in _MIXED:
         return compiled
     try:
@@ -54,3 +59,32 @@ def around(precision: Precision, device: torch.device, compiled: Compiled | None
 def scaled(loss: torch.Tensor, scale: float) -> torch.Tensor:
     """A loss multiplied as `GradScaler` does: in float32 where its own type has less."""
     return (loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss) * scale
+
+
+@final
+class Compiled:
+    """Calls step functions compiled, their model as it is; each is compiled when it is first called.
+
+    Every shape of a batch is compiled by itself, and every number in it (`dynamic=False`). Left alone, torch takes a
+    size that has changed for a variable: the last bits of a batch then depend on the batches before it. A function that
+    asks for a number that changes, such as `step`, would be compiled again for every one: of such a function only the
+    sizes of tensors are fixed.
+    """
+
+    def __init__(self) -> None:
+        self._function: Any = None
+        self._compiled: Callable[[Any, Any], Any]
+
+    def __call__(self, function: Any, model: Any, batch: Any) -> Any:
+        if isinstance(function, resources.StepOutputs):  # slots are written outside of what is compiled
+            return function.take(self(function.step, model, batch))
+        asks = isinstance(function, resources.StepInputs)
+        if function is not self._function:
+            options: dict[str, Any] = {"dynamic": None if asks else False}
+            if "isolate_recompiles" in inspect.signature(torch.compile).parameters:  # since 2.13
+                options["isolate_recompiles"] = True  # the shapes of one run count, not those of all in a process
+            self._function, self._compiled = function, torch.compile(function, **options)
+        if asks:
+            for tensor in batches.tensors_of(batch):
+                torch._dynamo.mark_static(tensor)
+        return self._compiled(model, batch)

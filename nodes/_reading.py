@@ -60,6 +60,7 @@ class Reading:
     limit: float | None
     move: Callable[[Any], Any] | None
     held_number: int  # among several ranks, which of the batches of the source the last one was
+    is_in_turn = False  # loaders are read one after the other
     length_in_turn = 0  # of all loaders; 0 where that is not known
 
     def __init__(self, node: Any) -> None:
@@ -69,6 +70,7 @@ class Reading:
         # Made once: one that keeps its position keeps it when the node is set up again.
         self._sources: dict[str, Source] = {}
         self.loaders: dict[str, Any] = {}  # that are read one after the other; data that is read alone is named ""
+        self.parts: list[Any] = []  # the data that is read, or the loaders that are read together
         self.source: Source = Numbered((), Seeds())  # until its data is written
         self.batches: Any = iter(())  # what the source has opened
         self.ahead: list[Any] = []  # fetched and not given
@@ -82,26 +84,17 @@ class Reading:
         node, self.run = self.node, run
         is_there = transfer is None and device.type == "cpu"  # where `to` does nothing for 0.4 us a tensor
         self.move = None if is_there else lambda batch: (transfer or move)(batch, device)
-        limit = min((most for most in (node.limit, node.overfit) if most is not None), default=None)
+        limit = min([most for most in (node.limit, node.overfit) if most is not None], default=None)
         if data is not self._supplied or limit != self.limit:
             self._supplied, self._sources, self.limit = data, {}, limit
             self._written = data if isinstance(data, WrittenBatches) else None
             loaders = {} if run.graph_trains else loaders_of(data)
             lengths = [length_of(loader) for loader in loaders.values()]
             known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
-            self.loaders, self.length_in_turn = loaders or {"": data}, sum(known) * (len(known) == len(lengths))
+            self.loaders, self.is_in_turn = loaders or {"": data}, bool(loaders)
+            self.length_in_turn = sum(known) * (len(known) == len(lengths))
         if self._written is None and node.pass_over:
             self._take(*next(iter(self.loaders.items())))
-
-    @property
-    def is_in_turn(self) -> bool:
-        """True if loaders are read one after the other."""
-        return "" not in self.loaders
-
-    @property
-    def parts(self) -> list[Any]:
-        """The data that is read, or the loaders that are read together."""
-        return [*loaders_of(self.source.data).values()] or [self.source.data]
 
     @property
     def name(self) -> str:
@@ -116,7 +109,7 @@ class Reading:
 
     def _take(self, name: str, data: Any) -> None:
         """Read this loader now."""
-        self.source = self._source(name, data)
+        self.source, self.parts = self._source(name, data), [*loaders_of(data).values()] or [data]
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
 
@@ -125,49 +118,21 @@ class Reading:
         if name in self._sources and self._sources[name].data is data:
             return self._sources[name]
         run, loaders = self.run, loaders_of(data)
-        sources = {name: AsOpened(self._source_of(loader), run.state) for name, loader in loaders.items()}
-        keeping = [name for name, each in sources.items() if isinstance(each.source, Stateful)]
+        read = {name: _source_of(loader, run, self.limit, self.node.overfit) for name, loader in loaders.items()}
+        keeping = [name for name, source in read.items() if isinstance(source, Stateful)]
         if keeping and run.saving:
             raise DataError(
                 f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
                 "pass an iterable without a `state_dict`, whose `__iter__` starts over; or a graphtrain.Loader",
             )
-        source = Together(data, sources) if loaders else self._source_of(data)
+        if loaders:
+            source: Source = Together(data, {name: AsOpened(each, run.state) for name, each in read.items()})
+        else:
+            source = _source_of(data, run, self.limit, self.node.overfit)
         if run.ranks is not None:
-            self._divide(data, source, run.ranks)
+            _divide(source, run, run.ranks)
         self._sources[name] = source if loaders else AsOpened(source, run.state)
         return self._sources[name]
-
-    def _divide(self, data: Any, source: Source, ranks: Agreement) -> None:
-        """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
-        parts = parts_of(*loaders_of(data).values() or [data])
-        if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
-            raise DataError(
-                f"{self.run.state.name(data)} has a DistributedSampler, which gives every rank another part; and ranks "
-                "take turns in the batches of one order already",
-                "leave the sampler out",
-            )
-        if isinstance(source, Numbered):
-            source.world_size = ranks.world_size
-            return
-        what = "several loaders" if isinstance(source, Together) else f"a {type(data).__name__}"
-        self.run.notify(
-            f"train or validation data is {what}: each of {ranks.world_size} ranks draws all batches and keeps its "
-            f"own; of a graphtrain.Loader, every batch is loaded once"
-        )
-
-    def _source_of(self, data: Any) -> Source:
-        node, run = self.node, self.run
-        if node.overfit and isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
-            raise DataError(
-                f"next_batch.overfit = {node.overfit}: the data is a {type(data).__name__} with a "
-                f"{type(data.sampler).__name__}, which gives other batches in every epoch",
-                "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
-            )
-        seeds, is_followed = Seeds(run.seed, run.ranks is not None), run.state.is_known(data)
-        return source_of(
-            data, seeds=seeds, saving=run.saving, notify=run.notify, limit=self.limit, is_followed=is_followed
-        )
 
     # ---- opening and closing
 
@@ -278,7 +243,7 @@ class Reading:
             size = round_size(first, most, ranks.world_size, left)
             drawn = [*itertools.takewhile(lambda batch: batch is not NOTHING, (self.next() for _ in range(size)))]
             if opens:
-                self._agree(ranks, (end, [trace(tensors_held(batch)) for batch in drawn]))
+                _agree(ranks, self.name, (end, [trace(tensors_held(batch)) for batch in drawn]))
             stand_in = drawn[0] if rank >= len(drawn) > 0 and ranks.sharded else NOTHING
             batch = drawn[rank] if rank < len(drawn) else NOTHING
             return Round(batch, [*map(count, drawn)], first + rank, None, stand_in)
@@ -290,21 +255,9 @@ class Reading:
         counts = [share.epoch.samples(number) for number in numbers]
         if opens or self.run.counts_by_hand:
             content = (len(share.epoch), [share.epoch.indices(number) for number in numbers]) if opens else ()
-            records = self._agree(ranks, content, count(batch) if rank < size else 0)
+            records = _agree(ranks, self.name, content, count(batch) if rank < size else 0)
             counts = [record["samples"] for record in records[:size]] if self.run.counts_by_hand else counts
         return Round(batch, counts, first + rank, first + size >= end, stand_in)
-
-    def _agree(self, ranks: Agreement, content: Sequence[Any], samples: int = 0) -> list[dict[str, Any]]:
-        """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
-        records = ranks.before_batch(digest=bytes.fromhex(content_hash(content)[:16]), samples=samples)
-        for rank, record in enumerate(records):
-            if record["digest"] != records[0]["digest"]:
-                raise RanksDivergedError(
-                    f"{self.name} gives other batches on rank {rank} than on rank 0",
-                    "give every rank the same data; seed the generator that it draws from, or use a graphtrain.Loader, "
-                    "whose order follows from the seed",
-                )
-        return records
 
     # ---- saving and resuming
 
@@ -384,3 +337,47 @@ class Reading:
             state, drawn_again = self.run.state, self.run.state.digest(self.source.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
             state.comparisons.append(lambda: line if state.digest(self.source.data) == drawn_again else "")
+
+
+def _source_of(data: Any, run: DataOfRun, limit: float | None, overfit: int | None) -> Source:
+    """The source of one loader."""
+    if overfit and isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
+        raise DataError(
+            f"next_batch.overfit = {overfit}: the data is a {type(data).__name__} with a "
+            f"{type(data.sampler).__name__}, which gives other batches in every epoch",
+            "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
+        )
+    seeds, is_followed = Seeds(run.seed, run.ranks is not None), run.state.is_known(data)
+    return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, limit=limit, is_followed=is_followed)
+
+
+def _divide(source: Source, run: DataOfRun, ranks: Agreement) -> None:
+    """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
+    parts = parts_of(*loaders_of(source.data).values() or [source.data])
+    if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
+        raise DataError(
+            f"{run.state.name(source.data)} has a DistributedSampler, which gives every rank another part; and ranks "
+            "take turns in the batches of one order already",
+            "leave the sampler out",
+        )
+    if isinstance(source, Numbered):
+        source.world_size = ranks.world_size
+        return
+    what = "several loaders" if isinstance(source, Together) else f"a {type(source.data).__name__}"
+    run.notify(
+        f"train or validation data is {what}: each of {ranks.world_size} ranks draws all batches and keeps its own; of "
+        "a graphtrain.Loader, every batch is loaded once"
+    )
+
+
+def _agree(ranks: Agreement, name: str, content: Sequence[Any], samples: int = 0) -> list[dict[str, Any]]:
+    """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
+    records = ranks.before_batch(digest=bytes.fromhex(content_hash(content)[:16]), samples=samples)
+    for rank, record in enumerate(records):
+        if record["digest"] != records[0]["digest"]:
+            raise RanksDivergedError(
+                f"{name} gives other batches on rank {rank} than on rank 0",
+                "give every rank the same data; seed the generator that it draws from, or use a graphtrain.Loader, "
+                "whose order follows from the seed",
+            )
+    return records

@@ -16,13 +16,11 @@ from graphtrain.report.values import check_metric, described, detached
 if TYPE_CHECKING:
     import torch
 
-    from graphtrain.nodes import _compiled as compiling
     from graphtrain.nodes import _metric_objects as objects_of
     from graphtrain.nodes._metric_objects import MetricObjects
     from graphtrain.report.recorder import Means, Recorder
 else:
     torch = lazy_import("torch")
-    compiling = lazy_import("graphtrain.nodes._compiled")
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
@@ -132,8 +130,7 @@ class CallsTrainingStep:
             prefixes = {metric_prefix: log, f"{epoch}/{metric_prefix}": epoch}
             self._objects = objects_of.MetricObjects(metric_objects, prefixes, recorder)
         self._means = recorder.means("train", ("log", "epoch"))
-        compiled = compiling.Compiled() if getattr(self, "compile", False) else None
-        self._around = around(self.precision, device, compiled)
+        self._around = around(self.precision, device, compile=getattr(self, "compile", False))
 
     def result_of(self, training_step: Any, model: Any, batch: Any) -> Any:
         """Call the step function; returns what it returns, but for what it asks for, which is asked for."""

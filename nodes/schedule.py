@@ -23,13 +23,13 @@ class Schedule:
     It is stepped whenever `every` is due. Dropped windows are not steps, so a schedule in steps ignores them.
 
     Reads:
-        scheduler: a scheduler, or a list with one for each optimizer: ``reads = { scheduler = ["a", "b"] }``.
+        scheduler: a scheduler, or a list of several, stepped in this order: ``reads = { scheduler = ["a", "b"] }``.
 
     Arguments:
         every: when to step it. Default: after every step of the optimizer.
 
     Raises:
-        UsageError: it is a `ReduceLROnPlateau`, which needs a metric; or two schedulers have the same optimizer.
+        UsageError: it is a `ReduceLROnPlateau`, which needs a metric.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("schedule", every="1 epochs")
@@ -38,16 +38,6 @@ class Schedule:
     """
 
     every: Trigger = Trigger("1 steps")
-
-    def setup(self, scheduler: Any = None) -> None:
-        schedulers = optimizers_of(scheduler)
-        optimizers = [id(optimizer) for each in schedulers if (optimizer := getattr(each, "optimizer", None))]
-        if len(set(optimizers)) < len(optimizers):
-            names = ", ".join(type(each).__name__ for each in schedulers)
-            raise UsageError(
-                f"`schedule` has several schedulers ({names}) of one optimizer, each of which sets its learning rate",
-                "make one of them: torch's SequentialLR for one after the other, ChainedScheduler for both at once",
-            )
 
     def __call__(self, scheduler: Any) -> None:
         for each in optimizers_of(scheduler):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
@@ -147,50 +146,44 @@ class TrainBatch(CallsTrainingStep):
         window: int = 1,
         loss_scale: float | None = None,
     ) -> Any:
-        if self.only_own or self.unfrozen is not None:
-            with self._alone():
-                return self._train(model, batch, training_step, samples, window, loss_scale)
-        return self._train(model, batch, training_step, samples, window, loss_scale)
-
-    def _train(
-        self, model: Any, batch: Any, training_step: Any, samples: int, window: int, loss_scale: float | None
-    ) -> Any:
-        if self._around is None:
-            result = training_step(model, batch)
-        else:
-            result = self._around(training_step, model, batch)
-        if type(result) is tuple:
-            result = without_ask(result, self._asks)
-        if result is None and self.skip_none:
-            return None
-        if self._objects is not None:
-            result = self._objects.update(result, "training_step")
-        loss, metrics = loss_and_metrics(result, "training_step")
-        count: Any = samples
-        sums: tuple[str, ...] = ()
-        if self.per is not None:
-            count, metrics = count_and_metrics(metrics, self.per, samples, "training_step")
-            sums = (f"{self._prefix}loss",)
-            # A sum with a Python number would make a 32-bit float of whole numbers on a device.
-            self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
-        share = loss if window == 1 or sums else divided(loss, window)  # a division costs 5 us with its backward
+        others = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
         try:
+            result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
+            if type(result) is tuple:
+                result = without_ask(result, self._asks)
+            if result is None and self.skip_none:
+                return None
+            if self._objects is not None:
+                result = self._objects.update(result, "training_step")
+            loss, metrics = loss_and_metrics(result, "training_step")
+            count: Any = samples
+            sums: tuple[str, ...] = ()
+            if self.per is not None:
+                count, metrics = count_and_metrics(metrics, self.per, samples, "training_step")
+                sums = (f"{self._prefix}loss",)
+                # A sum with a Python number would make a 32-bit float of whole numbers on a device.
+                self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
+            share = loss if window == 1 or sums else divided(loss, window)  # a division costs 5 us with its backward
             self._backward(share if loss_scale is None else scaled(share, loss_scale))
+            value = loss.detach()
+            if metrics or self._prefix or sums:
+                self._means.add(self._prefixed({"loss": loss, **metrics}), count, sums=sums)
+            else:
+                self._means.add(value, samples)
+            return value
         except RuntimeError as error:
             if "a second time" in str(error):
                 error.add_note("`train_batch` runs backward itself: return the loss, without calling loss.backward()")
             raise
-        value = loss.detach()
-        if metrics or self._prefix or sums:
-            self._means.add(self._prefixed({"loss": loss, **metrics}), count, sums=sums)
-        else:
-            self._means.add(value, samples)
-        return value
+        finally:
+            for parameter in others:
+                parameter.requires_grad = True
 
     def idle(self, model: Any, batch: Any, training_step: Any, *rest: Any) -> None:
         """Take part in the passes of a sharded model, on a rank without a batch, with the first batch of the round."""
         step: Any = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
-        with self._alone() if self.only_own or self.unfrozen is not None else contextlib.nullcontext():
+        others = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
+        try:
             result = step(model, batch) if self._around is None else self._around(step, model, batch)
             result = without_ask(result, None)
             if self._objects is not None:
@@ -199,22 +192,19 @@ class TrainBatch(CallsTrainingStep):
             # Not a product: that with 0 of what is not finite is not finite.
             zero = torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, torch.zeros_like(loss))
             zero.backward()  # type: ignore[no-untyped-call]
+        finally:
+            for parameter in others:
+                parameter.requires_grad = True
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """A span in which parameters of other optimizers need no gradients."""
+    def _freeze_others(self) -> list[Any]:
+        """Let parameters of other optimizers require no gradients; returns those, for which this has to be undone."""
         optimizers = self._all_optimizers() if self.only_own and self._all_optimizers is not None else []
         named = optimizers_of(self._optimizer)
         if self.turn is not None and not -len(named) <= self.turn < len(named):
             raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
         own = {id(parameter) for parameter in parameters_of(trained)}
-        held = parameters_of([*named, *optimizers])
-        others = [each for each in held if id(each) not in own and each.requires_grad]
-        try:
-            for parameter in others:
-                parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far
-            yield
-        finally:
-            for parameter in others:
-                parameter.requires_grad = True
+        others = [each for each in parameters_of([*named, *optimizers]) if id(each) not in own and each.requires_grad]
+        for parameter in others:
+            parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far
+        return others

@@ -194,6 +194,9 @@ def _data(trainer: ModuleTrainer, name: str, given: Any = None) -> Any:
     """The data called "train", "val", "test" or "predict", which the trainer gets too: a loader, several, or None."""
     owner = _owner(trainer, f"{name}_dataloader")
     data = given if given is not None or owner is None else getattr(owner, f"{name}_dataloader")()
+    mode = "max_size_cycle" if name == "train" else "sequential"
+    if (other := getattr(data, "_mode", mode)) != mode:
+        raise UsageError(f'the {name} data is a CombinedLoader of the mode "{other}"', f'give it the mode "{mode}"')
     data = getattr(data, "iterables", data)  # of a CombinedLoader
     if name == "train":
         trainer.train_dataloader = data

@@ -18,7 +18,7 @@ from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
-from graphtrain.printable import one_line, shorten
+from graphtrain.printable import one_line
 from graphtrain.proof.history import RunHistory
 from graphtrain.proof.replay import Replay, after_amount, parse_moment
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -144,7 +144,7 @@ def _described(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, torch.Tensor):
         yield name, _tensor(value)
     elif all(is_scalar(part) for _, part in shown):
-        yield name, shorten(one_line(repr(value)), _MOST_CHARACTERS)
+        yield name, one_line(repr(value), _MOST_CHARACTERS)
     else:
         for key, part in shown:
             yield from _described(f"{name}[{one_line(repr(key))}]", part)

@@ -24,7 +24,7 @@ from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
 from graphtrain.names import in_natural_order
 from graphtrain.plain import json_value
-from graphtrain.printable import one_line, shorten
+from graphtrain.printable import one_line
 from graphtrain.report.numbers import duration, metric
 from graphtrain.report.run import Run, run_directories
 from graphtrain.storage.run_directory import ACTIVE
@@ -113,7 +113,7 @@ def _listed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "last metrics": ", ".join(latest + more),
         "age": run.age_seconds,
         "resumable": run.resumable,
-        "error": shorten(str(status.get("error") or ""), _MOST_OF_AN_ERROR),
+        "error": one_line(str(status.get("error") or ""), _MOST_OF_AN_ERROR),
     }
     return columns, status
 
@@ -201,7 +201,7 @@ def explain(run_dir: Path) -> None:
     Exit codes: 0 explained, 2 there is no run.
     """
     run = Run(run_dir)
-    place = f", {shorten(run.place, 200)}" if run.place else ""
+    place = f", {one_line(run.place, 200)}" if run.place else ""
     click.echo("\n  ".join([f"{run.path}: {run.state}{place}, {run.age}", *run.why()]))
     sections = {
         "starts": [*map(_start, run.starts[-_MOST_STARTS:])],

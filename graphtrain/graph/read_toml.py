@@ -20,7 +20,7 @@ from graphtrain.graph.overlay import Overlay, edit_of, with_edits, with_head, wi
 from graphtrain.graph.registry import GRAPHS, OVERLAYS, Texts, find_graph
 from graphtrain.kind.parameter import coerce, show_value
 from graphtrain.names import suggestion
-from graphtrain.printable import one_line, shorten
+from graphtrain.printable import one_line
 
 _LISTS = dict.fromkeys(("outputs", "optional", "allow"), tuple[str, ...])
 _HEAD: dict[str, Any] = {"start": str, **_LISTS, "optimizer": str}
@@ -156,7 +156,7 @@ def from_json(make: type[G], text: str) -> G:
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         wrong = repr(error)
     if wrong:
-        raise ValueError(f"not a canonical graph: {shorten(one_line(wrong), 200)}")
+        raise ValueError(f"not a canonical graph: {one_line(wrong, 200)}")
     return graph
 
 
@@ -202,7 +202,7 @@ def _path_of(source: str | Path, sort: Texts, folder: Path | None) -> Path:
     with contextlib.suppress(OSError, ValueError):  # too long, a NUL, no permission
         if path.is_file():
             return path
-    raise UsageError(f"there is no {sort.word} `{shorten(one_line(str(source)), 200)}`", sort.hint(str(source)))
+    raise UsageError(f"there is no {sort.word} `{one_line(str(source), 200)}`", sort.hint(str(source)))
 
 
 def _tables(text: str, reader: Reader[Any]) -> dict[str, Any] | None:
@@ -235,7 +235,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader[G], default_name: str) -
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
             reader.problem("G003", (), f"`{key}` is missing", hint)
     tables = {key: reader.value(data, key, dict, {}) for key in _TABLES}
-    things = [("start",), ("optimizer",), *((section, name) for section in tables for name in tables[section])]
+    things = [("start",), ("optimizer",), *[(section, name) for section in tables for name in tables[section]]]
     texts = {
         section: {name: reader.value(tables[section], name, str, "", section) for name in tables[section]}
         for section in ("guards", "clock")
@@ -303,7 +303,7 @@ def _read_edges(source: str, value: Any, reader: Reader[Any]) -> tuple[Edge, ...
         match = _EDGE.fullmatch(text)
         if match is None or not match[1].isidentifier() or not (match[2] or "x").isidentifier():
             hint = "an edge names its guard; define the expression under [guards]" if match and match[2] else ""
-            message = f'edges.{source}: expected "target" or "target if guard", got "{shorten(text, 120)}"'
+            message = f'edges.{source}: expected "target" or "target if guard", got "{one_line(text, 120)}"'
             reader.problem("G003", ("edges", source), message, hint)
         else:
             edges.append(Edge(match[1], match[2]))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphtrain.printable import shorten
+from graphtrain.printable import one_line
 
 Literal = bool | int | float | str
 
@@ -202,7 +202,7 @@ def _convert(tree: ast.expr, text: str) -> Expression:
 
 
 def _shown(text: str) -> str:
-    return shorten(" ".join(without_paths(text).split()))
+    return one_line(" ".join(without_paths(text).split()), 60)
 
 
 def walk(expression: Expression) -> Iterator[Expression]:

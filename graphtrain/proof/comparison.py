@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from graphtrain.plain import is_scalar
-from graphtrain.printable import one_line, shorten
+from graphtrain.printable import one_line
 from graphtrain.state.weights import dtype_and_shape, local_part
 from graphtrain.storage.encoding import Encoded, SavedTensor
 
@@ -166,6 +166,6 @@ def is_same(before: Any, now: Any) -> bool:
 
 def _change(before: Any, now: Any) -> str:
     return " -> ".join(
-        f"a tensor, {_form(value)}" if isinstance(value, torch.Tensor) else shorten(repr(value))
+        f"a tensor, {_form(value)}" if isinstance(value, torch.Tensor) else one_line(repr(value), 60)
         for value in (before, now)
     )

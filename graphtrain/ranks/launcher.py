@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import signal
@@ -9,11 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, final
 
-from graphtrain.alive import end_with_parent
 from graphtrain.errors import UsageError
 from graphtrain.outcome import STOPPED
 from graphtrain.ranks.current import is_one_of_several
@@ -24,6 +24,7 @@ LAUNCHED = "GRAPHTRAIN_PROCESSES"
 # How long the others may take to end by themselves once one has failed, as under torchrun.
 _GRACE_SECONDS = 30.0
 _POLLING_SECONDS = 0.05
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 _FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 _FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
 
@@ -99,7 +100,7 @@ class _Processes:
                 stdin=subprocess.DEVNULL,
                 # Ctrl-C would reach a process of the terminal twice: from the terminal, and from here.
                 start_new_session=True,
-                preexec_fn=end_with_parent(os.getpid()),
+                preexec_fn=_end_with_parent(os.getpid()),
             )
             self._processes.append(process)
             for number in self._asked:  # those that arrived before it had started
@@ -139,3 +140,17 @@ class _Processes:
             if process.poll() is None:
                 process.kill()
                 process.wait()
+
+
+def _end_with_parent(parent: int) -> Callable[[], None] | None:
+    """What a process calls first, to get SIGTERM when its parent ends; None where that is not possible."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+        if os.getppid() != parent:  # it has already ended
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return ask

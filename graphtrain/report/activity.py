@@ -70,10 +70,8 @@ class RunActivity:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
-        return [
-            {key: line.get(key) for key in ("time", "rows", "event")} for line in self._file.rows() if "event" in line
-        ]
+        """Where the run was started: ``time``, ``rows``, ``event``, which is begun, resumed or rewired, and more."""
+        return [line for line in self._file.rows() if "event" in line]
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.

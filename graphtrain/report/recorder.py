@@ -95,10 +95,8 @@ class Means:
                 entries.append(("loss", values, samples, "total" if "loss" in summed else "mean"))
                 continue
             for name, value in values.items():
-                if isinstance(value, Reduced):
-                    entries.append((name, value.value, samples, value.how))
-                else:
-                    entries.append((name, value, samples, "total" if name in summed else "mean"))
+                how = value.how if isinstance(value, Reduced) else "total" if name in summed else "mean"
+                entries.append((name, value.value if isinstance(value, Reduced) else value, samples, how))
         self._waiting.clear()
         numbers = as_numbers([value for _, value, _, _ in entries])
         weights = [samples for _, _, samples, _ in entries]
@@ -118,16 +116,6 @@ class Means:
                 else:  # in place, as for every loss: 0.5 us less
                     whole[0] += part[0]
                     whole[1] += part[1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The sums, as plain data."""
-        self.settle()
-        return copy.deepcopy(self._sums)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load saved sums."""
-        self.clear()
-        self._sums |= copy.deepcopy({**state})
 
 
 def added(parts: Iterable[Sums]) -> Sums:
@@ -157,11 +145,8 @@ def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
 class Recorder:
     """The running means, the rows recorded from them, and the loggers that receive each new row.
 
-    Arguments:
-        position: returns the optimizer step and the (fractional) epoch that a row belongs to.
-        outer_counts: returns the clocks of graphs around the one that trains, a column of rows each. Default: none.
-        columns: returns the names of all such columns that rows may have. Default: none.
-        gather: as for `Means`.
+    A row begins with its `position`: step, epoch, and the clocks of graphs around the one that trains; `columns` are
+    the names of all clocks that rows may have.
 
     Attributes:
         running_means: by name.
@@ -172,13 +157,12 @@ class Recorder:
 
     def __init__(
         self,
-        position: Callable[[], tuple[int, float]],
-        outer_counts: Callable[[], Mapping[str, float]] = dict,
+        position: Callable[[], Mapping[str, float]],
         columns: Callable[[], tuple[str, ...]] = tuple,
         gather: Callable[[Sums], list[Sums]] | None = None,
     ) -> None:
         self._gather = gather
-        self._position, self._outer_counts, self._columns = position, outer_counts, columns
+        self._position, self._columns = position, columns
         self.running_means: dict[str, Means] = {}
         self.rows: list[dict[str, float]] = []
         self.latest: dict[str, float] = {}
@@ -197,7 +181,7 @@ class Recorder:
     @property
     def place(self) -> Place:
         """The place of a row recorded now, as for `place_of`."""
-        return self.place_of(self._row({}))
+        return self.place_of(self._position())
 
     def place_of(self, row: Mapping[str, float]) -> Place:
         """The common place of the rows of one moment: the clocks of outer graphs, if any, then the step.
@@ -232,17 +216,16 @@ class Recorder:
 
     def show(self, values: Mapping[str, Shown]) -> None:
         """Pass texts, images and histograms to the loggers that accept them; they are in no row."""
-        step, _ = self._position()
+        step = int(self._position()["step"])
         for logger in self.loggers:
             if isinstance(logger, Loggers):
                 for name, value in values.items():
-                    logger.call("show", name, value, int(step))
+                    logger.call("show", name, value, step)
 
     def _row(self, values: Mapping[str, float]) -> dict[str, float]:
-        step, epoch = self._position()
         plain = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
         numbers = {name: int(value) if isinstance(value, Integral) else float(value) for name, value in plain.items()}
-        return {"step": step, "epoch": epoch, **self._outer_counts(), **numbers}
+        return {**self._position(), **numbers}
 
     def recorded_now(self) -> dict[str, float]:
         """The last value of every metric recorded at the present step."""
@@ -269,9 +252,12 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Any]:
         """All running means, as plain data; rows have their own file."""
-        return {name: means.state_dict() for name, means in self.running_means.items()}
+        for means in self.running_means.values():
+            means.settle()
+        return copy.deepcopy({name: means._sums for name, means in self.running_means.items()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load saved means."""
         for name, sums in state.items():
-            self.means(name).load_state_dict(sums)
+            self.means(name).clear()
+            self.running_means[name]._sums |= copy.deepcopy({**sums})

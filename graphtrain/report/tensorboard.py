@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.lazy import imported
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
 from graphtrain.storage.files import replace_file
@@ -44,11 +45,8 @@ class TensorBoard(RunLogger):
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import writer
-        except ImportError as error:
-            raise UsageError(f"TensorBoard cannot be imported: {error}", "pip install tensorboard") from error
-        self._make_writer = writer.SummaryWriter
+        imported("tensorboard")
+        self._make_writer = imported("torch.utils.tensorboard").SummaryWriter
         self._given_folder = Path(folder) if folder is not None else None
         self._folder = Path()
         self._clocks: tuple[str, ...] = ()
@@ -95,7 +93,7 @@ class TensorBoard(RunLogger):
         if self.writer is not None:
             with self._opened():
                 self.writer.flush()
-                self._note({})
+                self._note()
 
     def close(self) -> None:
         """Close the event file; a later row opens another one."""
@@ -123,7 +121,8 @@ class TensorBoard(RunLogger):
             time.sleep(1 - time.time() % 1)
         self.writer = self._make_writer(str(self._folder))
         (path,) = {*self._folder.glob("*tfevents*")} - before
-        self._note({path.name: 0})
+        self._sizes[path.name] = 0
+        self._note()
 
     def _write(self, row: Mapping[str, float]) -> None:
         self._rows += 1
@@ -135,10 +134,10 @@ class TensorBoard(RunLogger):
 
     # ---- sizes
 
-    def _note(self, opened: Mapping[str, int]) -> None:
+    def _note(self) -> None:
         """Add a line to `sizes.jsonl`: the rows so far, and the sizes of the event files that have them."""
         paths = [path for name in self._sizes if (path := self._folder / name).exists()]
-        self._sizes = {**{path.name: path.stat().st_size for path in paths}, **opened}
+        self._sizes = {path.name: path.stat().st_size for path in paths}
         with (self._folder / "sizes.jsonl").open("a") as file:
             file.write(json.dumps({"rows": self._rows, "sizes": self._sizes}) + "\n")
 

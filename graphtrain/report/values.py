@@ -77,16 +77,7 @@ REDUCTIONS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
-    """Raise if this is not a valid metric.
-
-    Arguments:
-        source: the beginning of the message, which names its source.
-        remedy: the beginning of the hint where it is no number. Default: none.
-
-    Raises:
-        UsageError: the name is not a string, or one that every row has; or the value is neither a real number nor a
-            tensor of one element.
-    """
+    """Raise a UsageError, which begins with the source, unless this is a metric; the remedy comes before others."""
     if not isinstance(name, str):
         raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are strings")
     if name in ROW_POSITION:

@@ -95,8 +95,7 @@ class Session:
             prepare_models(self.world, self.resources)
         self.watch = Stopwatch()
         self.recorder = Recorder(
-            lambda: self.compiled.run_clock.step_and_epoch(),
-            lambda: self.compiled.run_clock.outer_counts(),
+            lambda: self.compiled.run_clock.of_row(),
             lambda: self.compiled.run_clock.columns,
             several.gather if several is not None else None,
         )
@@ -147,7 +146,7 @@ class Session:
             lambda position: self.compiled.program.nodes[position].path,
         )
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
-        world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
+        world.running_seconds, world.buffers = self.watch.running, self._buffers
         world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:

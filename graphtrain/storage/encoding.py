@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from graphtrain.errors import CheckpointError, GraphtrainError
-from graphtrain.printable import one_line, shorten, shown_path
+from graphtrain.printable import one_line, shown_path
 from graphtrain.storage.strides import flat_bytes, placement_of, without_repeats
 from graphtrain.storage.value_types import BY_NAME, FACTORIES, TYPES, ValueType, type_of
 
@@ -138,7 +138,7 @@ def unpack(data: bytes, tensors: Mapping[str, torch.Tensor] | None = None, file:
     except (MemoryError, GraphtrainError):
         raise
     except Exception as error:  # whatever a library raises for damaged data
-        reason = shorten(one_line(f"{type(error).__name__}: {error}"), _MOST_CHARACTERS)
+        reason = one_line(f"{type(error).__name__}: {error}", _MOST_CHARACTERS)
         raise ValueError(f"not a valid encoding: {reason}") from error
 
 
@@ -208,7 +208,7 @@ class Encoder:
         if kind is list:
             self.add(value)
             return self._each(value, path, depth)
-        if kind is dict and "" not in value and all(type(key) is str for key in value):
+        if kind is dict and "" not in value and {str}.issuperset(map(type, value)):
             self.add(value)
             return {key: self.encode(part, f"{path}[{key!r}]", depth + 1) for key, part in value.items()}
         return self._with_parts(value, encoding, path, depth)
@@ -219,7 +219,7 @@ class Encoder:
             what = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
             raise UnsaveableError(path, what, "save a list, or use its name as the key")
         try:
-            parts = self._each(encoding.parts(value), path, depth)
+            parts = self._each(encoding.parts(value), path, depth) if encoding.parts is not None else []
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
         if encoding.is_shared:

@@ -14,7 +14,7 @@ from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
 from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.tracing import Explanation, explain_untraced
+from graphtrain.trainer.tracing import Explanation, explain_end
 
 
 class RunView(Recorded):
@@ -85,12 +85,9 @@ class RunView(Recorded):
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: the guards that were evaluated, and what they read then.
 
-        Known after `advance`, after a `run` with `trace`, and where a run is over or has failed.
+        Known after `advance`, after a `run` with `trace`, and where a run is over.
         """
-        run = self._run
-        compiled, loop, has_run = run.session.compiled, run.session.loop, run.state != "ready"
-        explanation = run.explanation if run.failure is None else None
-        return explanation or explain_untraced(compiled, loop, run.failure, has_run=has_run)
+        return self._run.explanation or explain_end(self._session.compiled, self._session.loop)
 
     def digest(self) -> str:
         """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.

@@ -14,6 +14,7 @@ import torch
 pytest.importorskip("lightning")
 
 from lightning.pytorch import Callback, LightningDataModule, callbacks
+from lightning.pytorch.utilities import CombinedLoader
 
 from graphtrain import Graph, UsageError
 from graphtrain.adapters.lightning import setup
@@ -113,6 +114,16 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "`on_after_backward`, and LBFGS steps itself.*replacing the node",
     ),
     "a closure that is called twice": (Twice, {}, "`optimizer_step` calls its closure twice"),
+    "loaders that end with the shortest": (
+        but(train_dataloader=lambda self: CombinedLoader([data()])),
+        {"train_dataloaders": None},
+        'the train data is a CombinedLoader of the mode "min_size".*"max_size_cycle"',
+    ),
+    "loaders read together": (
+        but(Validated, val_dataloader=lambda self: CombinedLoader([modules.val()], "max_size")),
+        {},
+        'the val data is a CombinedLoader of the mode "max_size".*"sequential"',
+    ),
     "no such node": (modules.GAN, {"accumulate_grad_batches": 2}, "=2, and the module steps.*do it in `training_step`"),
 }
 
