@@ -19,10 +19,7 @@ class RunActivity:
     continue where a run was resumed or rewired, and never fall; a renamed node begins at zero under its new name. Those
     of nodes in a body are over all times that it ran.
 
-    It is empty where nothing was counted. One pass over a million lines takes some ten seconds.
-
-    Arguments:
-        run_dir: the run directory.
+    It is empty where nothing was counted.
 
     Raises:
         UsageError: the file cannot be read, or a line is not one that a run has written; where it is read.

@@ -16,14 +16,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.report.logger import Logger as Logger
 from graphtrain.report.logger import Loggers, Shown
-from graphtrain.report.values import (
-    REDUCTIONS,
-    ROW_POSITION,
-    Reduced,
-    as_numbers,
-    check_metric,
-    detached,
-)
+from graphtrain.report.values import REDUCTIONS, ROW_POSITION, Reduced, as_numbers, check_metric, detached
 
 Place = float | list[float]
 Sums = dict[str, list[Any]]

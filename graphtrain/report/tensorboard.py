@@ -23,12 +23,9 @@ class TensorBoard(RunLogger):
     """A logger that writes event files for TensorBoard; ``tensorboard --logdir runs`` shows them.
 
     Every value of a row is a scalar. The hyper-parameters and the graph, as TOML, are texts at the step from which a
-    process trained with them.
-
-    The sizes of the event files are noted at every checkpoint, and a resume truncates them to those of its checkpoint.
-    A row is on disk when the call returns. TensorBoard shows one value per name and step: where several rows of one
-    step share a name, it shows the last. If rows have a column for a graph around the training, such as `fold`, each of
-    its values has a separate curve: ``val/loss/fold 2``.
+    process trained with them. A resume truncates the event files to its checkpoint. Of several rows of one step that
+    share a name, TensorBoard shows the last. If rows have a column for a graph around the training, such as `fold`,
+    each of its values has a separate curve: ``val/loss/fold 2``.
 
     Arguments:
         folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.

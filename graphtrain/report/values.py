@@ -102,7 +102,7 @@ def not_finite_since(rows: Iterable[Mapping[str, float]]) -> str:
                 since.pop(name, None)
             elif name.rpartition("/")[2] == "loss":
                 since.setdefault(name, row["step"])
-    return ", ".join(f"`{name}` is not finite since step {step}" for name, step in since.items())
+    return ", ".join([f"`{name}` is not finite since step {step}" for name, step in since.items()])
 
 
 def detached(value: Any) -> Any:

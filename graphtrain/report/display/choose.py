@@ -83,11 +83,7 @@ class PlainLines(Display):
 
 
 def display_for(notify: Callable[[str], Any]) -> Display:
-    """A panel on a terminal, an output that is updated in a notebook, plain lines everywhere else.
-
-    Arguments:
-        notify: takes a plain line.
-    """
+    """A panel on a terminal, an output that is updated in a notebook, plain lines, for `notify`, everywhere else."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     if hasattr(shell, "kernel"):  # not at the prompt of IPython

@@ -41,10 +41,7 @@ class Footer:
 
     @property
     def lock(self) -> Any:
-        """Held while something is written; reentrant, since a signal handler may print while its own thread does.
-
-        In a forked process it is free, and a line begun by the parent stays the parent's.
-        """
+        """Reentrant, for signal handlers; free in a forked process, where a line begun by the parent stays its own."""
         if self._locks_in != os.getpid():
             self._lock, self._locks_in = threading.RLock(), os.getpid()
             self._is_writing, self._waiting = False, []

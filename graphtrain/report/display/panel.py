@@ -153,6 +153,14 @@ class Panel:
             line.truncate(width, overflow="ellipsis")
             yield line
 
+    def _repr_html_(self) -> str:
+        console = Console(file=StringIO(), width=100, record=True, force_jupyter=False, highlight=False)
+        console.print(self)
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+    def __repr__(self) -> str:
+        return plain_text(self)
+
     def _first_line(self, console: Console, options: ConsoleOptions) -> Text:
         """The bar, with as many facts as leave room for it."""
         separator = " | " if options.ascii_only else " · "
