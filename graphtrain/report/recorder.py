@@ -138,8 +138,7 @@ def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
 class Recorder:
     """The running means, the rows recorded from them, and the loggers that receive each new row.
 
-    A row begins with its `position`: step, epoch, and the clocks of graphs around the one that trains; `columns` are
-    the names of all clocks that rows may have.
+    A row begins with its `position`: step, epoch, and those of `columns` that are clocks of graphs around now.
 
     Attributes:
         running_means: by name.

@@ -38,10 +38,7 @@ from graphtrain.storage.run_directory import (
 
 
 def run_directories(folder: Path, depth: int = 4) -> Iterator[Path]:
-    """The run directories at a folder and at most four levels below it, by name; links and hidden ones are left out.
-
-    Numbers in names are compared as numbers. Folders inside a run directory are not runs.
-    """
+    """The run directories at a folder and at most four levels below it, not below another, by name; no links."""
     if _is_run(folder):
         yield folder
     elif depth and os.access(folder, os.R_OK | os.X_OK):

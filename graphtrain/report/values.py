@@ -7,7 +7,7 @@ import numbers
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
@@ -27,7 +27,11 @@ class Reduced(ABC):
     """A metric that a row does not average over samples."""
 
     value: Any
-    how: ClassVar[str]
+
+    @property
+    def how(self) -> str:
+        """Its name among `REDUCTIONS`."""
+        return type(self).__name__.lower()
 
 
 @final
@@ -43,8 +47,6 @@ class Sum(Reduced):
     Sum(value=3)
     """
 
-    how = "sum"
-
 
 @final
 class Max(Reduced):
@@ -54,8 +56,6 @@ class Max(Reduced):
     Max(value=0.5)
     """
 
-    how = "max"
-
 
 @final
 class Min(Reduced):
@@ -64,8 +64,6 @@ class Min(Reduced):
     >>> Min(0.5)
     Min(value=0.5)
     """
-
-    how = "min"
 
 
 # The function that reduces two values to one, by `how`.
