@@ -18,7 +18,7 @@ def printable(text: str) -> str:
     \\x1b[31mred
     \\tnext line
     """
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join([c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text])
 
 
 def one_line(text: str, most: int | None = None) -> str:
