@@ -8,8 +8,6 @@ query points to evaluate on. The second command trains the same network on all w
 the mean squared error on the query points of 300 other waves, after three steps on the support points.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
