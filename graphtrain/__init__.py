@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from graphtrain.report.values import Sum as Sum
     from graphtrain.report.values import described as described
     from graphtrain.storage.named import checkpoint_folder as checkpoint_folder
-    from graphtrain.trainer.fit import fit as fit
     from graphtrain.trainer.graph import Graph as Graph
+    from graphtrain.trainer.graph import fit as fit
     from graphtrain.trainer.trainer import Trainer as Trainer
 
 # Imported on first use: some need torch, whose import takes about a second, one the command line, some read TOML.
@@ -76,8 +76,7 @@ _NAMES_IN = {
     "report.tensorboard": "TensorBoard",
     "report.values": "Max Min Sum described",
     "storage.named": "checkpoint_folder",
-    "trainer.fit": "fit",
-    "trainer.graph": "Graph",
+    "trainer.graph": "Graph fit",
     "trainer.trainer": "Trainer",
 }
 _LATE = {name: f"graphtrain.{module}" for module, names in _NAMES_IN.items() for name in names.split()}

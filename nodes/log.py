@@ -87,5 +87,4 @@ def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any,
     for number, group in enumerate(groups):
         if "lr" in group:
             row.setdefault("lr" if number == 0 else f"lr/{group.get('name', number)}", float(group["lr"]))
-    if may_repeat or not recorder.is_last_row(row):
-        recorder.row(row)
+    recorder.row(row, may_repeat=may_repeat)

@@ -135,8 +135,12 @@ class Machine(Visits):
         questions, self._state, self._is_state_sure = self.cells.questions, state, is_sure
         questions.choices.clear()
         while True:
-            questions.asked = 0
-            position, self._trail, self._is_over = self._restore(state), [], False
+            position, self.cells.sizes, values, written, answers, marks = state
+            self.cells.registers.put(values)
+            self.program.slots.update(zip(self._read_slots, written, strict=True))
+            questions.answers[:], questions.asked = answers, 0
+            self.watch.marks[:] = marks
+            self._trail, self._is_over = [], False
             try:
                 self._trail.append(position)
                 position = self._transitions[position]()
@@ -160,15 +164,6 @@ class Machine(Visits):
             tuple(questions.answers),
             tuple(self.watch.marks),
         )
-
-    def _restore(self, state: State) -> int:
-        position: int
-        position, self.cells.sizes, values, written, answers, marks = state
-        self.cells.registers.put(values)
-        self.program.slots.update(zip(self._read_slots, written, strict=True))
-        self.cells.questions.answers[:] = answers
-        self.watch.marks[:] = marks
-        return position
 
     # ---- visits
 
@@ -304,7 +299,7 @@ class Exploration:
         self.machine, self.is_whole = machine, True
         self.graph = networkx.DiGraph()
         self.graph.add_node(0)
-        self.states = [OVER, *(machine.first(each) for each in sizes)]
+        self.states = [OVER, *map(machine.first, sizes)]
         self._first = range(1, len(self.states))
         self._numbers = {state: number for number, state in enumerate(self.states)}
         sure = {1}  # every run with the first of the sizes begins with these
@@ -331,9 +326,3 @@ class Exploration:
         """The nodes visited on a way through states, and on the visits after it."""
         trails = [self.graph.edges[pair]["trail"] for pair in itertools.pairwise(numbers)]
         return [self.machine.program.nodes[position] for each in (*trails, trail) for position in each]
-
-    def traps(self) -> list[Collection[int]]:
-        """Sets of states that a run never leaves, and from which no continuation leads to the end; with some data."""
-        with_data = {number for number, state in enumerate(self.states) if number and state[1].batches}
-        lost = with_data - networkx.ancestors(self.graph, 0)
-        return [*networkx.attracting_components(self.graph.subgraph(lost))] if lost else []

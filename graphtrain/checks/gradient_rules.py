@@ -156,8 +156,8 @@ def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
 
 
 def _fault(code: str, effect: str, state: str) -> Fault:
-    keys = (f"{code} {effect} {state}", f"{code} {effect}", code)
-    message, hint, *severity = next(_FAULTS[key] for key in keys if key in _FAULTS)
+    of_effect = _FAULTS.get(f"{code} {effect} {state}") or _FAULTS.get(f"{code} {effect}")
+    message, hint, *severity = of_effect or _FAULTS[code]
     message = message.replace("{does}", _DOES.get(effect, "")).replace("{done}", _DONE.get(state, ""))
     return Fault(code, message, hint, *severity)
 

@@ -99,10 +99,11 @@ def _problems(ref: Ref) -> Iterator[Problem]:
         faults = [*_name_faults(scope, ref.text, expression)]
         received = type_of(scope, expression) if not faults else "unknown"
         wanted = value_type(parameter.annotation) if parameter is not None else "unknown"
-        if parameter is not None and "unknown" not in (received, wanted) and wanted not in (received, _word(received)):
+        word = _TAKEN_AS.get(received, received)
+        if parameter is not None and "unknown" not in (received, wanted) and wanted not in (received, word):
             article = "an" if received == "integer" else "a"
             message = f"expected {parameter.type_name}, and the expression is {article} {received}"
-            faults = [("G204", message, _HINTS.get((_word(received), wanted), ""))]
+            faults = [("G204", message, _HINTS.get((word, wanted), ""))]
     except GuardSyntaxError as error:
         faults = [("G201", str(error), "")]
     except ValueTypeError as error:
@@ -111,14 +112,11 @@ def _problems(ref: Ref) -> Iterator[Problem]:
         yield _problem(ref, *fault)
 
 
+_TAKEN_AS: dict[ValueType, ValueType] = {"integer": "number"}
 _HINTS = {
     ("number", "boolean"): "compare the number with something, as in `> 0`",
     ("number", "integer"): "write `//`, or round with `floor` or `ceil`",
 }
-
-
-def _word(received: ValueType) -> ValueType:
-    return "number" if received == "integer" else received
 
 
 # ---- names
@@ -193,7 +191,7 @@ def type_of(scope: Scope, expression: Expression) -> ValueType:
         case FieldOf(node, field):
             return field_type(scope, node, field) or "unknown"
     name, exact = expression.name, [type_of(scope, operand) for operand in expression.operands]
-    types = [_word(received) for received in exact]
+    types = [_TAKEN_AS.get(received, received) for received in exact]
     takes: ValueType = "boolean" if name in ("not", "and", "or", "if") else "number"
     if name not in COMPARISONS:
         for received in types[:1] if name == "if" else types:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import unicodedata
 from collections.abc import Collection, Iterator
+from fractions import Fraction
 
 import networkx
 
@@ -21,7 +22,6 @@ from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     Scope,
-    is_countable,
     made_resources,
     outputs_of,
     resources_of,
@@ -194,11 +194,12 @@ def _clock(scope: Scope) -> Iterator[Problem]:
         elif "/" in owner and not problems:
             hint = f"count it on the clock of that graph, or a field of `{owner.partition('/')[0]}` here"
             yield scope.problem("G116", thing, f"`{text}` is counted in a body, and starts again with it", hint)
-        elif not problems and not is_countable(scope, owner, field):
-            yield scope.problem("G116", thing, f"`{text}` is not a number, so no unit can count it")
-        elif not problems and (kind := scope.kinds[owner]) is not None and kind.fields[field].with_gradients:
-            hint = "count in a field of its own, declared as progress(0)"
-            yield scope.problem("G116", thing, f"`{text}` is cleared with the gradients, so no unit can count it", hint)
+        elif not problems and (kind := scope.kinds[owner]) is not None:
+            if field not in kind.fields or kind.fields[field].type not in (int, float, Fraction):
+                yield scope.problem("G116", thing, f"`{text}` is not a number, so no unit can count it")
+            elif kind.fields[field].with_gradients:
+                message = f"`{text}` is cleared with the gradients, so no unit can count it"
+                yield scope.problem("G116", thing, message, "count in a field of its own, declared as progress(0)")
 
 
 # ---- edges

@@ -102,13 +102,17 @@ class Trap:
 
 
 def traps_in(exploration: Exploration, absent: Collection[str] = ()) -> list[Trap]:
-    """The traps of an explored graph; of those with common nodes one.
+    """The traps of an explored graph: parts from which no continuation leads to the end, with some data.
+
+    Of those with common nodes, one.
 
     Arguments:
         absent: as for `Trap`.
     """
     traps: list[Trap] = []
-    for states in exploration.traps():
+    with_data = {number for number, state in enumerate(exploration.states) if number and state[1].batches}
+    lost = with_data - networkx.ancestors(exploration.graph, 0)
+    for states in networkx.attracting_components(exploration.graph.subgraph(lost)) if lost else ():
         trap = Trap(exploration, states, absent)
         if all({*trap.nodes}.isdisjoint(other.nodes) for other in traps):
             traps.append(trap)

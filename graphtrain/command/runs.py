@@ -160,9 +160,9 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
 def _progress(run: Run) -> Iterator[str]:
     """The run as displays draw it, with its checkpoints, and who has written it."""
     status, snapshot = run.status, run.snapshot()
-    next_node = f", next node {snapshot.position}"
-    failed = f", in node {snapshot.position}" if snapshot.position else ", before it began"
-    place = {"finished": "", "failed": failed}.get(run.state, next_node)
+    place = {"finished": "", "failed": f", in node {snapshot.position}"}.get(
+        run.state, f", next node {snapshot.position}"
+    )
     yield one_line(f"{run.path}: {run.state}, graph {snapshot.graph}{place}")
     drawing = console()
     drawing.width = drawing.width - 2 if drawing.is_terminal else _WIDTH_OF_A_PIPE
@@ -216,7 +216,8 @@ def explain(run_dir: Path) -> None:
 
 def _start(start: dict[str, Any]) -> str:
     how = f"resumed from {shown(start['checkpoint'])}" if start["checkpoint"] else "begun"
-    return f"{_moment(start['time'])}  {how} on {shown(start.get('host'))} by process {shown(start.get('process'))}"
+    at = _moment(start.get("started_at_unix_seconds"))
+    return f"{at}  {how} on {shown(start.get('host'))} by process {shown(start.get('process'))}"
 
 
 def _moment(at: Any) -> str:

@@ -32,7 +32,7 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.program.requests import Requests
 from graphtrain.program.resources import USUAL
 from graphtrain.ranks import current_ranks, on_all_ranks
-from graphtrain.report.numbers import count
+from graphtrain.report.numbers import scaled
 from graphtrain.report.values import not_finite_since
 from graphtrain.storage.files import readable_failure
 from graphtrain.storage.rank_files import digest_of_ranks
@@ -181,7 +181,7 @@ def _introduced(trainer: Trainer) -> Iterator[str]:
     for name, model in trainer.resources.items():
         if isinstance(model, Module):
             elements = sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter))
-            yield f"{name}: {type(model).__name__}, {count(elements)} parameters"
+            yield f"{name}: {type(model).__name__}, {scaled(elements)} parameters"
 
 
 def _ends(graph: Graph) -> str:

@@ -106,7 +106,7 @@ def with_overlays(graph: G, overlays: Sequence[Overlay], where: str) -> tuple[G,
             return graph, [Problem("G005", "error", where, message, "name it once")], True
         layers = replace(layers, names=(*layers.names, overlay.name))
         edited = with_head(edited, overlay.head, dict.fromkeys(overlay.head, overlay.place))
-    edits = sorted((edit for overlay in overlays for edit in overlay.edits), key=lambda edit: not edit.defines_guard)
+    edits = sorted([edit for overlay in overlays for edit in overlay.edits], key=lambda edit: not edit.defines_guard)
     required = [edit for edit in edits if not edit.if_there]
     edited, missing = with_edits(replace(edited, layers=layers), required, problems)
     guards = {edit.subject for edit in required if edit.defines_guard}
@@ -122,7 +122,7 @@ def with_overlays(graph: G, overlays: Sequence[Overlay], where: str) -> tuple[G,
         body, problems, _ = inside[fitting[0]]
         nodes = {**graph.nodes, fitting[0]: replace(graph.nodes[fitting[0]], body=body)}
         return replace(graph, nodes=nodes, layers=layers), problems, True
-    waiting = [*layers.waiting, *(edit for edit in edits if edit.if_there)]
+    waiting = [*layers.waiting, *[edit for edit in edits if edit.if_there]]
     edited, waiting = with_edits(edited, waiting, problems)
     return replace(edited, layers=replace(edited.layers, waiting=tuple(waiting))), problems, is_for_it
 

@@ -235,7 +235,7 @@ def _read_table(data: Mapping[str, Any], reader: Reader[G], default_name: str) -
             hint = '`start = "NODE"` names the node that runs first' if key == "start" else f"write it as [{key}]"
             reader.problem("G003", (), f"`{key}` is missing", hint)
     tables = {key: reader.value(data, key, dict, {}) for key in _TABLES}
-    things = [("start",), ("optimizer",), *((section, name) for section in tables for name in tables[section])]
+    things = [("start",), ("optimizer",), *[(section, name) for section in tables for name in tables[section]]]
     texts = {
         section: {name: reader.value(tables[section], name, str, "", section) for name in tables[section]}
         for section in ("guards", "clock")

@@ -56,9 +56,7 @@ def _files() -> frozenset[str]:
 @functools.cache
 def _kinds_in(module: str) -> dict[str, Kind]:
     # Functions and classes only: reading an attribute of a lazily imported module would import it.
-    values = (
-        value for value in vars(importlib.import_module(module)).values() if isinstance(value, FunctionType | type)
-    )
+    values = [each for each in vars(importlib.import_module(module)).values() if isinstance(each, FunctionType | type)]
     return {kind.name: kind for value in values if isinstance(kind := vars(value).get("__kind__"), Kind)}
 
 

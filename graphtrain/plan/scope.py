@@ -306,12 +306,6 @@ def field_type(scope: Scope, node: str, field: str) -> ValueType | None:
     return value_type(kind.fields[field].type) if field in kind.fields else None
 
 
-def is_countable(scope: Scope, node: str, field: str) -> bool:
-    """True if a clock can count the field: a number that the node changes, and never None."""
-    kind = kind_at(scope, node)
-    return kind is None or (field in kind.fields and kind.fields[field].type in (int, float, Fraction))
-
-
 def readable_fields(scope: Scope, node: str) -> list[str]:
     """The fields of a node that an expression can read."""
     kind = kind_at(scope, node)

@@ -16,7 +16,7 @@ import networkx
 
 from graphtrain.kind import Read
 from graphtrain.language.syntax import FieldOf, Operation
-from graphtrain.plan.plan import Exit, Plan, PlanNode
+from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of, slots_of
 
 
@@ -84,14 +84,12 @@ class Slots:
         else:
             yield acts, leaves
         for way in node.exits:
-            yield leaves, self._following(node, way)
-
-    def _following(self, node: PlanNode, way: Exit) -> Point:
-        if way.target is None:
-            return Point(node.scope.path.removesuffix("/"), "closes")
-        parts = way.guard.operands if isinstance(way.guard, Operation) and way.guard.name == "and" else (way.guard,)
-        is_due = FieldOf(way.target.node.name, "due") in parts and way.target.path not in self._bypassed
-        return Point(way.target.path, "begins when due" if is_due else "begins")
+            if (target := way.target) is None:
+                yield leaves, Point(node.scope.path.removesuffix("/"), "closes")
+                continue
+            parts = way.guard.operands if isinstance(way.guard, Operation) and way.guard.name == "and" else (way.guard,)
+            is_due = FieldOf(target.node.name, "due") in parts and target.path not in self._bypassed
+            yield leaves, Point(target.path, "begins when due" if is_due else "begins")
 
     def _set_up_with(self, scope: Scope) -> list[tuple[Read, Ref]]:
         """The reads with which the nodes of a graph are set up."""

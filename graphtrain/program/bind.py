@@ -305,11 +305,6 @@ class Program:
         acting = [node for node in self.nodes if not node.bypassed]
         return [node for node in acting if any(map(self._is_timed, self.plan.due_by(node.plan_node)))]
 
-    @functools.cached_property
-    def records_by_time(self) -> bool:
-        """True if rows of metrics are recorded by wall-clock time: an observer takes means of metrics."""
-        return bool([node for node in self.timed_nodes if node.kind.observer and node.kind.may_record_rows])
-
     def timed(self) -> list[str]:
         """A line about what reads wall-clock time and decides about the training; none if nothing does."""
         acting = [node for node in self.nodes if not node.bypassed]

@@ -74,9 +74,10 @@ class RunClock:
             return {}
         return {"clock_of": self._program.clocked.path.rstrip("/"), "clocks": self.outer_counts()}
 
-    def step_and_epoch(self) -> tuple[int, float]:
-        """Steps of the optimizer, and epochs as a fraction, for a row of metrics."""
-        return int(self.count("steps") or 0), float(self.count("epochs") or 0)
+    def of_row(self) -> dict[str, int | float]:
+        """The columns of a row of metrics: steps of the optimizer, epochs as a fraction, and `outer_counts`."""
+        step, epoch = int(self.count("steps") or 0), float(self.count("epochs") or 0)
+        return {"step": step, "epoch": epoch, **self.outer_counts()}
 
     def epoch_length(self) -> int | None:
         """Batches that the current epoch will have, where it is known."""

@@ -64,7 +64,7 @@ def _capture_optimizers(run: StatefulObjects, alive: set[str]) -> Section:
             # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
             "stepped": bool(getattr(optimizer, "_opt_called", False)),
             "parameters": run.objects.groups[name].paths(optimizer, run.paths),
-            "added": len(optimizer.param_groups) - len(run.objects.groups[name]),
+            "added": len(optimizer.param_groups) - len(run.objects.groups[name].set_up),
         }
         for name, optimizer in run.objects.optimizers.items()
     }
@@ -298,7 +298,9 @@ def capture(run: StatefulObjects, alive: set[str], sections: Collection[str] = t
 
 def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
     """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-    kept: dict[str, Section] = {**state, **{name: {} for name in OF_TIMED_ROWS if run.program.records_by_time}}
+    # Where an observer takes means of metrics by wall-clock time, rows are recorded at other moments in every replay.
+    recording = [node for node in run.program.timed_nodes if node.kind.observer and node.kind.may_record_rows]
+    kept: dict[str, Section] = {**state, **{name: {} for name in OF_TIMED_ROWS if recording}}
     if "progress" not in state:
         return kept
     progress: dict[str, dict[str, Any]] = {}  # no clocks, no observers, no `runs` that nothing reads

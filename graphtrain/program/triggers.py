@@ -83,15 +83,12 @@ class After:
     """
 
     def __init__(self, fields: dict[str, Any], terms: Sequence[CountedTerm], text: str) -> None:
-        def is_stopped() -> bool:
-            return bool(fields["stopped"] == text)
-
         def target(term: Term) -> Fraction:
-            return Fraction(0) if is_stopped() else term.base.amount
+            return Fraction(0) if fields["stopped"] == text else term.base.amount
 
         self._fields, self._text = fields, text
         thresholds = [_threshold(clock, functools.partial(target, term)) for clock, term in terms]
-        self.due: Due = any_of([due for due, _ in thresholds]) if thresholds else is_stopped
+        self.due: Due = any_of([due for due, _ in thresholds] or [lambda: bool(fields["stopped"] == text)])
         self._aims = [aim for _, aim in thresholds]
 
     def start(self) -> None:

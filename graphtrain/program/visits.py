@@ -6,6 +6,7 @@ A call is specialised for its slots here, once. Its closures serve nodes of ever
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ class Visits:
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
             "asks": lambda node: lambda ask: grant(program, node.path, ask.name),
             "current_loader": self._current_loader,
-            "graph_trains": lambda node: node.scope.steps,
+            "graph_trains": operator.attrgetter("scope.steps"),
             "history": self._history,
             "metric_prefix": program.metric_prefix,
             "step_names": self._step_names,
@@ -80,7 +81,7 @@ class Visits:
         nodes = self.program.nodes_in(scope)
         for node in nodes if reset else ():
             node.kind.reset(node.instance)
-        for node in sorted(nodes, key=lambda node: node.path):
+        for node in sorted(nodes, key=operator.attrgetter("path")):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
         for node in nodes:

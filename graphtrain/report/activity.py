@@ -42,7 +42,31 @@ class RunActivity:
         self._file = RowsFile(run_dir / NODES_FILE)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return filter(None, self._file.rows(read=_Totals().add))
+        totals: dict[str, Any] = {"runs": {}, "taken": {}, "seconds": {}}
+        nodes: list[str] = []
+        counted: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
+
+        def add(line: dict[str, Any]) -> dict[str, Any]:
+            """The totals after a line; nothing for one that counts nothing. What a run has not written raises."""
+            place = {"time": float(line["time"]), "rows": int(line["rows"])}
+            if "event" in line:
+                nodes[:] = line["nodes"]
+                counted.clear()
+                for key, table in (("runs", line["nodes"]), ("taken", line["edges"])):
+                    for name, counters in table.items():
+                        totals[key].setdefault(name, 0)
+                        for counter in counters:
+                            counted.setdefault(counter, []).append((totals[key], name))
+                return {}
+            counts, times, seconds = line["counts"], line.get("milliseconds", ()), totals["seconds"]
+            for counter, more in zip(counts[::2], counts[1::2], strict=True):
+                for table, name in counted[counter]:
+                    table[name] += int(more)
+            for number, took in zip(times[::2], times[1::2], strict=True):
+                seconds[nodes[number]] = seconds.get(nodes[number], 0.0) + float(took) / 1000
+            return {**place, **{key: table.copy() for key, table in totals.items()}}
+
+        return filter(None, self._file.rows(read=add))
 
     @property
     def starts(self) -> list[dict[str, Any]]:
@@ -62,7 +86,7 @@ class RunActivity:
             if 0 <= row < totals["rows"] - 1:
                 break
             last = totals
-            if row >= 0 and totals["rows"] == row + 1:
+            if 0 <= row == totals["rows"] - 1:
                 break
         return last
 
@@ -72,35 +96,3 @@ class RunActivity:
         parts = min(count, most)
         wanted = {count * (number + 1) // parts for number in range(parts)}
         return [totals for number, totals in enumerate(self, 1) if number in wanted]
-
-
-class _Totals:
-    """What the lines so far add up to."""
-
-    def __init__(self) -> None:
-        self._totals: dict[str, Any] = {"runs": {}, "taken": {}, "seconds": {}}
-        self._nodes: list[str] = []
-        self._counted: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
-
-    def add(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Add a line; returns the totals, or nothing for a line that counts nothing.
-
-        Raises:
-            ValueError, LookupError, TypeError: it is not one that a run has written.
-        """
-        place = {"time": float(line["time"]), "rows": int(line["rows"])}
-        if "event" in line:
-            self._nodes, self._counted = [*line["nodes"]], {}
-            for key, table in (("runs", line["nodes"]), ("taken", line["edges"])):
-                for name, counters in table.items():
-                    self._totals[key].setdefault(name, 0)
-                    for counter in counters:
-                        self._counted.setdefault(counter, []).append((self._totals[key], name))
-            return {}
-        counts, times, seconds = line["counts"], line.get("milliseconds", ()), self._totals["seconds"]
-        for counter, more in zip(counts[::2], counts[1::2], strict=True):
-            for totals, name in self._counted[counter]:
-                totals[name] += int(more)
-        for number, took in zip(times[::2], times[1::2], strict=True):
-            seconds[self._nodes[number]] = seconds.get(self._nodes[number], 0.0) + float(took) / 1000
-        return {**place, **{key: table.copy() for key, table in self._totals.items()}}

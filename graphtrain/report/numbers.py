@@ -36,11 +36,13 @@ def counted(value: float) -> str:
 
 
 def scaled(value: float) -> str:
-    """A number of three digits with the prefix of its thousands.
+    """A number of three digits with the prefix of its thousands; a whole one below a thousand keeps its own.
 
-    >>> scaled(0.347), scaled(8.1249), scaled(812), scaled(26_000), scaled(1_240_000), scaled(999.7), scaled(0)
-    ('0.347', '8.12', '812', '26.0 k', '1.24 M', '1.00 k', '0')
+    >>> scaled(0.347), scaled(8.1249), scaled(7), scaled(26_000), scaled(1_240_000), scaled(999.7), scaled(0)
+    ('0.347', '8.12', '7', '26.0 k', '1.24 M', '1.00 k', '0')
     """
+    if isinstance(value, int) and abs(value) < 1000:
+        return str(value)
     power = 0
     while abs(value) >= 999.5 and power < len(_THOUSANDS) - 1:
         value, power = value / 1000, power + 1
@@ -54,15 +56,6 @@ def rate(per_second: float, unit: str = "") -> str:
     ('812/s', '26.0 k/s', '26.0 k samples/s', '3.50 batches/s')
     """
     return f"{scaled(per_second)} {unit}".rstrip() + "/s"
-
-
-def count(number: int) -> str:
-    """A count, exact below a thousand.
-
-    >>> count(7), count(812), count(1_240_000), count(7_000_000_000)
-    ('7', '812', '1.24 M', '7.00 G')
-    """
-    return str(number) if abs(number) < 1000 else scaled(number)
 
 
 def size(number_of_bytes: float) -> str:

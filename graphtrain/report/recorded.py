@@ -62,8 +62,8 @@ class Recorded(ABC):
 
     @property
     @abstractmethod
-    def _clocks(self) -> Sequence[str]:
-        """The columns of rows for graphs around the training."""
+    def _runs(self) -> Mapping[str, int] | None:
+        """How often each node ran, by its path, for the picture of the graph; None where it was not counted."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot:
@@ -84,7 +84,7 @@ class Recorded(ABC):
         except ImportError as error:
             why = f"a table needs pandas, which cannot be imported: {error}"
             raise UsageError(why, "pip install pandas") from error
-        return pandas.DataFrame(_joined(self.metrics, self._clocks) if joined else self.metrics)
+        return pandas.DataFrame(_joined(self.metrics, [*self.snapshot().clocks]) if joined else self.metrics)
 
     def plot(self, names: str | Iterable[str] | None = None, x: Literal["step", "epoch"] = "step") -> Figure:
         """The metrics as curves, with one axis for all losses, one for all accuracies, and so on.
@@ -106,36 +106,32 @@ class Recorded(ABC):
             raise UsageError(why, "pip install matplotlib") from error
         if x not in ("step", "epoch"):
             raise UsageError(f'plot: x: expected "step" or "epoch"; got {x!r}')
-        rows = self.metrics
-        known = {name for row in rows for name in row} - {"step", "epoch", *self._clocks}
+        rows, clocks = self.metrics, [*self.snapshot().clocks]
+        known = {name for row in rows for name in row} - {"step", "epoch", *clocks}
         wanted = known if names is None else {names} if isinstance(names, str) else {*names}
         for name in sorted(wanted - known):
             raise UsageError(f"there is no metric `{name}`", suggestion(name, known))
         if not wanted:
             raise UsageError("there are no metrics to plot yet", "`log.every` and the end of an epoch record them")
         drawn = ({name: value for name, value in row.items() if name in {"step", *wanted}} for row in rows)
-        return figure_of(rows, wanted, x, self._clocks, not_finite_since(drawn))
+        return figure_of(rows, wanted, x, clocks, not_finite_since(drawn))
 
+    def _repr_html_(self) -> str:
+        """A small page: its state, latest metrics, and its graph, folded."""
+        snapshot = self.snapshot()
+        shown = [f"{name} {metric(value)}" for name, value in snapshot.measured.items()]
+        more = f", +{len(shown) - _MOST_METRICS} more" if len(shown) > _MOST_METRICS else ""
+        is_over = snapshot.position in ("end", "?") or snapshot.state == "finished"
+        place = "" if is_over else f"; next node {snapshot.position}"
+        pieces = [
+            f"<div><b>{escape(repr(self)[1:-1])}</b>{escape(place)}</div>",
+            f"<div>{escape(', '.join(shown[:_MOST_METRICS]) + more)}</div>",
+        ]
+        # A run is worth more than its picture, which can fail in any way: no layout program, or a damaged file.
+        with suppress(Exception):
+            from graphtrain.viz.render import svg
 
-def html_of(run: Recorded, counts: Mapping[str, int] | None = None) -> str:
-    """A run as a small page: its state, latest metrics, and its graph, folded.
-
-    Arguments:
-        counts: path of a node -> how often it ran, for the picture of the graph. Default: not shown.
-    """
-    snapshot = run.snapshot()
-    shown = [f"{name} {metric(value)}" for name, value in snapshot.measured.items()]
-    more = f", +{len(shown) - _MOST_METRICS} more" if len(shown) > _MOST_METRICS else ""
-    is_over = snapshot.position in ("end", "", "?") or snapshot.state == "finished"
-    pieces = [
-        f"<div><b>{escape(repr(run)[1:-1])}</b>{'' if is_over else escape(f'; next node {snapshot.position}')}</div>",
-        f"<div>{escape(', '.join(shown[:_MOST_METRICS]) + more)}</div>",
-    ]
-    # A run is worth more than its picture, which can fail in any way: no layout program, or a damaged graph.
-    with suppress(Exception):
-        from graphtrain.viz.render import svg
-
-        picture = svg(run.graph, counts, None if is_over else snapshot.position)
-        picture = picture.replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)  # a notebook may be narrow
-        pieces.append(f"<details><summary>graph {escape(snapshot.graph)}</summary>{picture}</details>")
-    return "".join(pieces)
+            picture = svg(self.graph, self._runs, None if is_over else snapshot.position)
+            picture = picture.replace("<svg ", '<svg style="max-width: 100%; height: auto" ', 1)  # may be narrow
+            pieces.append(f"<details><summary>graph {escape(snapshot.graph)}</summary>{picture}</details>")
+        return "".join(pieces)

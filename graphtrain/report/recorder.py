@@ -5,6 +5,7 @@ Metrics are a store with names, not slots: any node may add to it without being 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -70,8 +71,11 @@ class Means:
         """
         if not isinstance(values, torch.Tensor):
             values = {name: detached(value) for name, value in values.items()}
-        if self.only_finite and not _is_loss_finite(values):
-            return
+        if self.only_finite:
+            named = {"loss": values} if isinstance(values, torch.Tensor) else values
+            losses = [value for name, value in named.items() if name.rpartition("/")[2] == "loss"]
+            if not all(math.isfinite(loss.value if isinstance(loss, Reduced) else loss) for loss in losses):
+                return
         self._waiting.append((values, samples, sums))
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
@@ -129,20 +133,12 @@ class Means:
     def state_dict(self) -> dict[str, Any]:
         """The sums, as plain data."""
         self.settle()
-        return {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in self._sums.items()}
+        return copy.deepcopy(self._sums)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load saved sums."""
-        self._waiting.clear()
-        sums_of = {horizon: {name: list(total) for name, total in sums.items()} for horizon, sums in state.items()}
-        self._sums = {**{horizon: {} for horizon in self._sums}, **sums_of}
-
-
-def _is_loss_finite(values: Any) -> bool:
-    """False for values, as `Means.add` takes them, with a loss that is infinite or NaN."""
-    named = {"loss": values} if isinstance(values, torch.Tensor) else values
-    losses = [value for name, value in named.items() if name.rpartition("/")[2] == "loss"]
-    return all(math.isfinite(loss.value if isinstance(loss, Reduced) else loss) for loss in losses)
+        self.clear()
+        self._sums |= copy.deepcopy({**state})
 
 
 def added(parts: Iterable[Sums]) -> Sums:
@@ -173,12 +169,13 @@ class Recorder:
     """The running means, the rows recorded from them, and the loggers that receive each new row.
 
     Arguments:
-        position: returns the optimizer step and the (fractional) epoch that a row belongs to.
-        outer_counts: returns the clocks of graphs around the one that trains, a column of rows each. Default: none.
+        position: returns the optimizer step and the (fractional) epoch that a row belongs to, and the clocks of graphs
+            around the one that trains, a column of rows each.
         columns: returns the names of all such columns that rows may have. Default: none.
         gather: as for `Means`.
 
     Attributes:
+        running_means: by name.
         rows: every row so far, oldest first.
         latest: the last value of every metric, with step and epoch; those of the last row come last.
         steps: the step of each of them.
@@ -186,14 +183,13 @@ class Recorder:
 
     def __init__(
         self,
-        position: Callable[[], tuple[int, float]],
-        outer_counts: Callable[[], Mapping[str, float]] = dict,
+        position: Callable[[], Mapping[str, float]],
         columns: Callable[[], tuple[str, ...]] = tuple,
         gather: Callable[[Sums], list[Sums]] | None = None,
     ) -> None:
         self._gather = gather
-        self._position, self._outer_counts, self._columns = position, outer_counts, columns
-        self._means: dict[str, Means] = {}
+        self._position, self._columns = position, columns
+        self.running_means: dict[str, Means] = {}
         self.rows: list[dict[str, float]] = []
         self.latest: dict[str, float] = {}
         self.steps: dict[str, float] = {}
@@ -201,16 +197,12 @@ class Recorder:
 
     def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
         """The running means called `name`, created if missing; a caller that adds to them passes `horizons`."""
-        if name not in self._means:
-            self._means[name] = Means(horizons, self._gather)
-        means = self._means[name]
+        if name not in self.running_means:
+            self.running_means[name] = Means(horizons, self._gather)
+        means = self.running_means[name]
         for horizon in horizons:
             means._sums.setdefault(horizon, {})
         return means
-
-    def forget_means(self) -> None:
-        """Drop all running means; nodes that are set up again recreate theirs."""
-        self._means = {}
 
     @property
     def place(self) -> Place:
@@ -230,10 +222,10 @@ class Recorder:
         position = {*ROW_POSITION, *self._columns()}
         return [name for name in names if name not in position]
 
-    def row(self, values: Mapping[str, float]) -> None:
+    def row(self, values: Mapping[str, float], *, may_repeat: bool = True) -> None:
         """Record a row of step, epoch, the clocks of outer graphs and these values, and call every logger with it.
 
-        A value with the name of such a clock replaces it.
+        A value with the name of such a clock replaces it. If it may not repeat, a row that equals the last is left out.
 
         Raises:
             UsageError: a name is not a string, or is `step` or `epoch`; or a value is not a number or scalar tensor.
@@ -241,33 +233,23 @@ class Recorder:
         for name, value in values.items():
             check_metric(name, value, "a row of metrics was given")
         row = self._row(values)
-        step = int(row["step"])
+        if not may_repeat and self.rows[-1:] == [row]:
+            return
         self.rows.append(dict(row))
         self._remember(row)
         for logger in self.loggers:
-            logger(row, step)
+            logger(row, int(row["step"]))
 
     def show(self, values: Mapping[str, Shown]) -> None:
         """Pass texts, images and histograms to the loggers that accept them; they are in no row."""
-        step, _ = self._position()
+        step = int(self._position()["step"])
         for logger in self.loggers:
             if isinstance(logger, Loggers):
                 for name, value in values.items():
-                    logger.call("show", name, value, int(step))
-
-    def latest_of(self, split: str) -> dict[str, float]:
-        """The last value of every metric of a split, by its name there."""
-        prefix = f"{split}/"
-        return {name.removeprefix(prefix): value for name, value in self.latest.items() if name.startswith(prefix)}
-
-    def is_last_row(self, values: Mapping[str, float]) -> bool:
-        """True if the last row has just these values, and the present step and epoch."""
-        return len(self.rows) > 0 and self.rows[-1] == self._row(values)
+                    logger.call("show", name, value, step)
 
     def _row(self, values: Mapping[str, float]) -> dict[str, float]:
-        step, epoch = self._position()
-        numbers = {name: as_number(value) for name, value in values.items()}
-        return {"step": step, "epoch": epoch, **self._outer_counts(), **numbers}
+        return {**self._position(), **{name: as_number(value) for name, value in values.items()}}
 
     def recorded_now(self) -> dict[str, float]:
         """The last value of every metric recorded at the present step."""
@@ -281,8 +263,7 @@ class Recorder:
 
     def load_rows(self, rows: list[dict[str, float]]) -> None:
         """Replace the rows by those of the run that is resumed."""
-        self.rows = rows
-        self.latest = {}
+        self.rows, self.latest = rows, {}
         for row in rows:
             self._remember(row)
 
@@ -295,7 +276,7 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Any]:
         """All running means, as plain data; rows have their own file."""
-        return {name: means.state_dict() for name, means in self._means.items()}
+        return {name: means.state_dict() for name, means in self.running_means.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load saved means."""

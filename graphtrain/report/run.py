@@ -7,7 +7,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from graphtrain.names import in_natural_order
 from graphtrain.printable import error_lines, one_line, shown
 from graphtrain.report.activity import RunActivity
 from graphtrain.report.numbers import duration
-from graphtrain.report.recorded import Recorded, html_of
+from graphtrain.report.recorded import Recorded
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.storage.manifest import Manifest, checkpoint_paths, read_manifest
 from graphtrain.storage.named import graph_of
@@ -36,11 +36,10 @@ from graphtrain.storage.run_directory import (
     read_status,
 )
 
-_DEPTH = 4
 _VERSIONS = ("graphtrain", "python", "torch", "numpy")
 
 
-def run_directories(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
+def run_directories(folder: Path, depth: int = 4) -> Iterator[Path]:
     """The run directories at a folder and at most four levels below it, by name; links and hidden ones are left out.
 
     Numbers in names are compared as numbers. Folders inside a run directory are not runs.
@@ -76,8 +75,16 @@ class Run(Recorded):
         path: the run directory.
         status: the last status, as ``graphtrain status --json`` prints it.
         state: running, stopping, stopped, finished, failed or interrupted, as a run is whose process is gone.
+        condition: the state, and since when a loss is not finite: ``"running, not finite since step 40"``.
+        place: where it is: ``"step 40, epoch 2.50, batch 5/10"``.
         was_killed: True if its process is gone and has not stopped it.
         newest: the name of the newest checkpoint; empty if there is none.
+        resumable: whether there is a checkpoint to resume from; empty for a run that is running, or done.
+        best: the best checkpoint of each ranking: ``checkpoint``, ``metric`` and ``value``, by names such as "best".
+        arguments: the arguments of `setup` at the last start; empty where no command has started it.
+        error: the exception that has ended it, and a hint if there is one; empty if none has.
+        age, age_seconds: how long ago its status was written, in words, and in seconds; None if that is not known.
+        activity: what nodes and edges ran and took, at each row and every ten seconds; empty if it was not counted.
 
     Raises:
         UsageError: there is no run; and where a file is read that cannot be.
@@ -97,55 +104,27 @@ class Run(Recorded):
         self.newest = self._checkpoints[-1].name if self._checkpoints else ""
         is_young = self.newest and not (self.path / STATUS_FILE).exists()
         written = {"state": "running"} if is_young else read_status(self.path)
-        self.status = as_of_now(written)
-        self.was_killed = self.status.get("state") != written.get("state")
-        if self.status.get("state") == "interrupted" and self.newest and self.newest != written.get("checkpoint"):
-            self.status |= {"checkpoint": self.newest, "digest": None}  # saved after the status was written
+        self.status = status = as_of_now(written)
+        self.was_killed = status.get("state") != written.get("state")
+        if status.get("state") == "interrupted" and self.newest and self.newest != written.get("checkpoint"):
+            status |= {"checkpoint": self.newest, "digest": None}  # saved after the status was written
         self.state = self.snapshot().state
-
-    # ---- as its process has written it
+        steps = re.findall(r"since step (\d{1,15})", str(status.get("not_finite") or ""))
+        self.condition = self.state + (f", not finite since step {min(map(int, steps))}" if steps else "")
+        self.place = one_line(str(status.get("place") or ""))
+        is_done = self.state in (*ACTIVE, "finished")
+        self.resumable = "" if is_done else "yes" if self.newest else "no checkpoint"
+        self.best = best_in(status)
+        self.arguments = {**arguments} if isinstance(arguments := status.get("arguments"), Mapping) else {}
+        self.error = error_lines(status["error"], 400) if status.get("error") else []
+        written_at = status.get("written_at_unix_seconds")
+        self.age_seconds = time.time() - written_at if isinstance(written_at, int | float) else None
+        self.age = "at an unknown time" if self.age_seconds is None else f"{duration(self.age_seconds)} ago"
+        self.activity = RunActivity(self.path)
 
     def snapshot(self) -> Snapshot:
         """The status as a value: what can be read of it."""
         return Snapshot.from_plain(self.status)
-
-    @property
-    def condition(self) -> str:
-        """The state, and since when a loss is not finite: ``"running, not finite since step 40"``."""
-        steps = re.findall(r"since step (\d{1,15})", str(self.status.get("not_finite") or ""))
-        return self.state + (f", not finite since step {min(map(int, steps))}" if steps else "")
-
-    @property
-    def resumable(self) -> str:
-        """Whether there is a checkpoint to resume from; empty for a run that is running, or done."""
-        return "" if self.state in (*ACTIVE, "finished") else "yes" if self.newest else "no checkpoint"
-
-    @property
-    def place(self) -> str:
-        """Where it is: ``"step 40, epoch 2.50, batch 5/10"``."""
-        return one_line(str(self.status.get("place") or ""))
-
-    @property
-    def age_seconds(self) -> float | None:
-        """The seconds since its status was written; None if that is not known."""
-        written = self.status.get("written_at_unix_seconds")
-        return time.time() - written if isinstance(written, int | float) else None
-
-    @property
-    def error(self) -> list[str]:
-        """The exception that has ended it, and a hint if there is one; empty if none has."""
-        return error_lines(self.status["error"], 400) if self.status.get("error") else []
-
-    @property
-    def best(self) -> dict[str, Mapping[str, Any]]:
-        """The best checkpoint of each ranking: ``checkpoint``, ``metric`` and ``value``, by names such as "best"."""
-        return best_in(self.status)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `setup` at the last start; empty where no command has started it."""
-        arguments = self.status.get("arguments")
-        return dict(arguments) if isinstance(arguments, Mapping) else {}
 
     # ---- other files
 
@@ -154,35 +133,30 @@ class Run(Recorded):
         """The rows recorded so far, oldest first."""
         return RowsFile(self.path / METRICS_FILE).numbers()
 
-    @property
-    def activity(self) -> RunActivity:
-        """What nodes and edges ran and took, at each row and every ten seconds; empty where it was not counted."""
-        return RunActivity(self.path)
-
     @cached_property
     def starts(self) -> list[dict[str, Any]]:
         """When the run was begun and resumed, oldest first.
 
-        Each has its ``time`` in Unix seconds, the ``checkpoint`` that it was resumed from or None, and what else the
-        start has noted: ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code), ``data``.
+        Each has its time, ``started_at_unix_seconds``; the ``checkpoint`` that it was resumed from or None; and what
+        else it has noted: ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code), ``data``.
         """
-        starts = [start for start in read_starts(self.path) if {"run", "checkpoint"} <= start.keys()]
-        return [{**start, "time": start.get("started_at_unix_seconds")} for start in starts]
+        return [start for start in read_starts(self.path) if {"run", "checkpoint"} <= start.keys()]
+
+    def _noted(self, what: str) -> Mapping[str, Any]:
+        """What the last start has noted."""
+        noted = self.starts[-1].get(what) if self.starts else None
+        return noted if isinstance(noted, Mapping) else {}
 
     @property
     def versions(self) -> dict[str, str]:
         """Those of graphtrain, Python, torch and NumPy at the last start, and the git revision, as far as known."""
-        environment, origin = ((self.starts or [{}])[-1].get(key) or {} for key in ("environment", "origin"))
-        noted = {name: environment.get(name) for name in _VERSIONS} | {"revision": origin.get("revision")}
-        return {name: str(version) for name, version in noted.items() if version}
+        noted = {**self._noted("environment"), "revision": self._noted("origin").get("revision")}
+        return {name: str(noted[name]) for name in (*_VERSIONS, "revision") if noted.get(name)}
 
     @property
     def command(self) -> list[str]:
         """The words of the command by which it was last started; empty if they are not known."""
-        for about in (*(start.get("about") for start in self.starts[-1:]), self.status):
-            if isinstance(about, Mapping) and isinstance(text := about.get("command"), str):
-                return shlex.split(text)
-        return []
+        return shlex.split(str(self._noted("about").get("command") or ""))
 
     @property
     def script(self) -> str:
@@ -247,26 +221,20 @@ class Run(Recorded):
         return graph_of(self._checkpoints[-1], read_manifest(self._checkpoints[-1]))
 
     @property
-    def _clocks(self) -> Sequence[str]:
-        return tuple(self.snapshot().clocks)
+    def _runs(self) -> Mapping[str, int] | None:
+        return (self.activity.at(-1) or {}).get("runs")
 
     # ---- in words
 
-    @property
-    def age(self) -> str:
-        """How long ago its status was written."""
-        return f"{duration(self.age_seconds)} ago" if self.age_seconds is not None else "at an unknown time"
-
     def why(self) -> Iterator[str]:
         """Why it is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
-        snapshot = self.snapshot()
-        position = f"node `{one_line(snapshot.position)}`"
+        position = f"node `{one_line(self.snapshot().position)}`"
         error, *hint = self.error or [""]
         reason, process = shown(self.status.get("reason") or "a request"), shown(self.status.get("process"))
         if self.state == "failed":
-            yield f"it failed {f'in {position}' if snapshot.position else 'before it began'}: {error or '?'}"
+            yield f"it failed in {position}: {error or '?'}"
         elif self.state == "finished":
-            yield from self._why_finished(snapshot)
+            yield from self._why_finished()
         elif self.state == "stopped":
             how = f"at {reason}" if reason.startswith("--") else f"by {error or reason}"
             yield f"it was stopped {how}; next is {position}"
@@ -281,15 +249,16 @@ class Run(Recorded):
         if not_finite := self.status.get("not_finite"):
             yield shown(not_finite)
 
-    def _why_finished(self, snapshot: Snapshot) -> Iterator[str]:
+    def _why_finished(self) -> Iterator[str]:
         """By which amount, node and edge it ended."""
-        ends = " or ".join(map(shown, snapshot.end))
-        if ends and snapshot.is_at_its_end:
+        ends = " or ".join(map(shown, self.snapshot().end))
+        is_at_its_end = self.snapshot().is_at_its_end
+        if ends and is_at_its_end:
             yield f"it reached its end, {ends}"
         graph = None
         with suppress(GraphtrainError):  # of a kind of graph that this version does not read
             graph = self.graph if self.manifest is not None and self.manifest.ended else None
-        if not snapshot.is_at_its_end:
+        if not is_at_its_end:
             nodes = graph.nodes if graph is not None else ()
             told = [line for _, line in self.status.get("notices") or () if line.partition(": ")[0] in nodes]
             if early := ([f"it ended before {ends}"] if ends else []) + [shown(line, 300) for line in told[-1:]]:
@@ -306,13 +275,6 @@ class Run(Recorded):
     def __repr__(self) -> str:
         return f"<Run {self.path}: {', '.join(filter(None, [one_line(self.state), self.place]))}>"
 
-    def _repr_html_(self) -> str:
-        try:
-            totals = self.activity.at(-1)
-        except UsageError:  # a damaged file
-            totals = None
-        return html_of(self, totals["runs"] if totals is not None else None)
-
 
 def as_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
     """A status with the state of its run now: `interrupted` if its process, on this host, is gone."""
@@ -320,6 +282,6 @@ def as_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
     is_gone = (
         status.get("state") in ACTIVE
         and host in (None, socket.gethostname())
-        and not (isinstance(process, int) and not isinstance(process, bool) and is_alive(process))
+        and not (type(process) is int and is_alive(process))
     )
     return {**status, "state": "interrupted"} if is_gone else {**status}

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.plain import json_value
-from graphtrain.report.logger import Beginning, Histogram, RunLogger, Shown, Text
+from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
 from graphtrain.storage.files import replace_file
 
 
@@ -82,13 +82,13 @@ class TensorBoard(RunLogger):
     def show(self, name: str, value: Shown, step: int) -> None:
         """Write a text, an image or a histogram."""
         with self._opened():
-            if isinstance(value, Text):
-                self.writer.add_text(name, value.text, step)
-            elif isinstance(value, Histogram):
-                self.writer.add_histogram(name, value.values, step)
-            else:
-                form = "HW" if value.pixels.ndim == 2 else "CHW"
-                self.writer.add_image(name, value.pixels, step, dataformats=form)
+            match value:
+                case Text(text):
+                    self.writer.add_text(name, text, step)
+                case Histogram(values):
+                    self.writer.add_histogram(name, values, step)
+                case Image(pixels):
+                    self.writer.add_image(name, pixels, step, dataformats="CHW"[-pixels.ndim :])
 
     def flush(self) -> None:
         """Note the sizes of the files, which a resume from this checkpoint keeps."""
@@ -143,21 +143,16 @@ class TensorBoard(RunLogger):
             file.write(json.dumps({"rows": self._rows, "sizes": self._sizes}) + "\n")
 
     def _cut(self, rows: int) -> None:
-        """Truncate event files to what they had at the last line with at most so many rows; remove later ones."""
-        notes: list[tuple[int, dict[str, int]]] = [(0, {})]
+        """Truncate event files to what they had at the last line with at most so many rows."""
+        notes: list[dict[str, Any]] = [{"rows": 0, "sizes": {}}]
         file = self._folder / "sizes.jsonl"
         for line in file.read_text().splitlines() if file.exists() else ():
-            with suppress(ValueError, TypeError, LookupError):  # cut by a kill
-                note = json.loads(line)
-                notes.append((note["rows"] + 0, {Path(name).name: size + 0 for name, size in note["sizes"].items()}))
-        last = max(number for number, (noted, _) in enumerate(notes) if noted <= rows)
-        self._rows, self._sizes = notes[last]
-        for path in {self._folder / name for _, sizes in notes for name in sizes}:
-            size = self._sizes.get(path.name, 0)
-            if not size:
-                path.unlink(missing_ok=True)
-            elif path.exists() and path.stat().st_size > size:
-                os.truncate(path, size)
+            with suppress(ValueError):  # cut by a kill
+                notes.append(json.loads(line))
+        kept = [note for note in notes if note["rows"] <= rows]
+        self._rows, self._sizes = kept[-1]["rows"], kept[-1]["sizes"]
+        for path in self._folder.glob("*tfevents*"):
+            if any(path.name in note["sizes"] for note in notes):  # of this run
+                os.truncate(path, min(path.stat().st_size, self._sizes.get(path.name, 0)))
         if len(notes) > 1:
-            kept = (json.dumps({"rows": noted, "sizes": sizes}) + "\n" for noted, sizes in notes[1 : last + 1])
-            replace_file(file, "".join(kept).encode())
+            replace_file(file, "".join(json.dumps(note) + "\n" for note in kept[1:]).encode())

@@ -48,7 +48,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
     """The content of a checkpoint made now: the state, which shares its tensors with the run, and the facts."""
     compiled, loop = run.compiled, run.loop
     state = run_state.capture(compiled.state, run.alive)
-    step, epoch = compiled.run_clock.step_and_epoch()
+    place = compiled.run_clock.of_row()
     graph, graph_hash = compiled.saved_graph
     facts = Manifest(
         **(vars(run.environment) if run.environment is not None else {}),
@@ -56,8 +56,8 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         graph_hash=graph_hash,
         position=run.path,
         ended=loop.ended,
-        step=step,
-        epoch=epoch,
+        step=int(place["step"]),
+        epoch=place["epoch"],
         **compiled.run_clock.nested(),
         window_ranks=compiled.program.window_ranks,
         ranks=run.world.world_size,

@@ -245,7 +245,9 @@ class CheckpointWriter:
             part.tell(written)
             return written
 
-        writing = _in_background(write)
+        writing: Future[SavedCheckpoint] = Future()
+        # Its thread does not keep the process alive.
+        Thread(target=_complete, args=(writing, write), name="graphtrain-save", daemon=True).start()
         if self._is_alone:  # several ranks learn that it is over when they synchronise
             writing.add_done_callback(lambda _: self._requests.add("written"))
         return _Save(part, writing, policy, is_asked and bool(compiled.returning))
@@ -266,15 +268,8 @@ class CheckpointWriter:
         return False
 
 
-def _in_background(job: Callable[[], SavedCheckpoint]) -> Future[SavedCheckpoint]:
-    """Call a function in a thread of its own, which does not keep the process alive."""
-    future: Future[SavedCheckpoint] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(job())
-        except BaseException as error:  # of any type: `result` raises it
-            future.set_exception(error)
-
-    Thread(target=run, name="graphtrain-save", daemon=True).start()
-    return future
+def _complete(future: Future[SavedCheckpoint], job: Callable[[], SavedCheckpoint]) -> None:
+    try:
+        future.set_result(job())
+    except BaseException as error:  # of any type: `result` raises it
+        future.set_exception(error)

@@ -95,8 +95,7 @@ class Session:
             prepare_models(self.world, self.resources)
         self.watch = Stopwatch()
         self.recorder = Recorder(
-            lambda: self.compiled.run_clock.step_and_epoch(),
-            lambda: self.compiled.run_clock.outer_counts(),
+            lambda: self.compiled.run_clock.of_row(),
             lambda: self.compiled.run_clock.columns,
             several.gather if several is not None else None,
         )
@@ -147,7 +146,7 @@ class Session:
             lambda position: self.compiled.program.nodes[position].path,
         )
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
-        world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
+        world.running_seconds, world.buffers = self.watch.running, self._buffers
         world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
@@ -219,7 +218,7 @@ class Session:
     def compile_again(self) -> None:
         """Compile the graph for a resume with the same objects; the state of nodes is dropped, as in a new process."""
         former = self.compiled.state
-        self.recorder.forget_means()
+        self.recorder.running_means.clear()  # nodes that are set up again recreate theirs
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         run = self.requests, self.recorder, self.watch
         self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, made=self._made)

@@ -321,7 +321,7 @@ def places(
                 yield f"{path}.{name}", parameter
                 if parameter.is_leaf and parameter.grad is not None:
                     yield f"{path}.{name}.grad", parameter.grad
-            yield from ((f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers()))
+            yield from [(f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers())]
         elif category == "optimizer":
             for number, state in enumerate(value.state.values()):
                 yield from _by_name(f"{path}.state[{number}]", state)

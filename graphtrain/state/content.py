@@ -84,18 +84,16 @@ class ContentHash:
             # Other threads run meanwhile: one that needs the interpreter would wait 5 ms for each operation.
             if self._pauses and not self._items % _ITEMS_BETWEEN_PAUSES:
                 time.sleep(0)
-            self._add(self._waiting.pop())
+            part = self._waiting.pop()
+            if type(part) in CONSTANTS:
+                self._text(part)
+            elif (known := self._place_of(part)) is not None:
+                self._text("at", known)
+            else:
+                self._add_content(part)
 
     def _text(self, *parts: Any) -> None:
         self._hash.update(msgpack.packb([*parts], default=_plain, strict_types=True, unicode_errors="surrogatepass"))
-
-    def _add(self, value: Any) -> None:
-        if type(value) in CONSTANTS:
-            self._text(value)
-        elif (place := self._place_of(value)) is not None:
-            self._text("at", place)
-        else:
-            self._add_content(value)
 
     def _add_content(self, value: Any) -> None:
         kind, category = type(value), category_of(type(value))

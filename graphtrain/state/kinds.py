@@ -12,6 +12,7 @@ import functools
 import io
 import logging
 import mmap
+import operator
 import os
 import pathlib
 import random
@@ -133,8 +134,9 @@ def slots_of(kind: type) -> tuple[str, ...]:
         declared = vars(base).get("__slots__", ())
         for name in [declared] if isinstance(declared, str) else declared:
             is_private = name.startswith("__") and not name.endswith("__")
-            names.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+            if name not in ("__dict__", "__weakref__"):
+                names.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
+    return tuple(names)
 
 
 def _attributes(value: Any) -> Contents:
@@ -185,8 +187,9 @@ def _put_all(value: Any, parts: Any, removed: Any) -> None:
 
 
 def _settings_of(*names: str) -> Callable[[Any], Contents]:
-    """The contents of objects with these attributes."""
-    return lambda value: (names, tuple(getattr(value, name) for name in names))
+    """The contents of objects with these attributes, two at least."""
+    values_of = operator.attrgetter(*names)
+    return lambda value: (names, values_of(value))
 
 
 def _of_cell(value: types.CellType) -> Contents:
@@ -204,7 +207,7 @@ def _of_class(value: type) -> Contents:
 
 def _of_namespace(value: Namespace) -> Contents:
     names = tuple(sorted(value.names & value.values.keys()))
-    return names, tuple(value.values[name] for name in names)
+    return names, tuple(map(value.values.__getitem__, names))
 
 
 # ---- the table

@@ -60,7 +60,8 @@ class SavedObjects:
     def parameters(self) -> Iterator[tuple[str, str, torch.nn.Parameter]]:
         """Every parameter of a module: the path of the module, the name in it, and the parameter."""
         for path, module in self.modules.items():
-            yield from ((path, name, parameter) for name, parameter in plainly_named(module.named_parameters()))
+            for name, parameter in plainly_named(module.named_parameters()):
+                yield path, name, parameter
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The trained modules that are in evaluation mode as a whole, as pretrained ones are."""

@@ -33,12 +33,9 @@ class ParameterGroups:
     """The parameter groups that an optimizer was set up with, and the paths of the parameters in those it has."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._set_up = [list(group["params"]) for group in optimizer.param_groups]
+        self.set_up = [list(group["params"]) for group in optimizer.param_groups]
         self._known: list[list[torch.Tensor]] = []
         self._paths: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self._set_up)
 
     def paths(self, optimizer: torch.optim.Optimizer, paths: Callable[[], Mapping[int, str]]) -> list[str]:
         """The paths of the parameters in each group, as one text, which is quick to save.
@@ -50,12 +47,12 @@ class ParameterGroups:
         if len(groups) != len(self._known) or not all(map(is_identical, groups, self._known)):
             by_id = paths()
             self._known = [list(group) for group in groups]
-            self._paths = ["\n".join(by_id.get(id(each), _NO_PATH) for each in group) for group in groups]
+            self._paths = ["\n".join([by_id.get(id(each), _NO_PATH) for each in group]) for group in groups]
         return self._paths
 
     def lost(self, path: str, optimizer: torch.optim.Optimizer) -> list[str]:
         """A line if a resume with the same `setup` could not load the groups, or not add them again."""
-        before, now = self._set_up, [group["params"] for group in optimizer.param_groups]
+        before, now = self.set_up, [group["params"] for group in optimizer.param_groups]
         added = "\n".join(self._paths[len(before) :]).split("\n")
         if len(now) >= len(before) and all(map(is_identical, now, before)) and _NO_PATH not in added:
             return []

@@ -152,7 +152,7 @@ def parts_of(entry: Entry) -> Iterator[Child]:
             if name not in entry.ignored:
                 yield place_of(entry, name), part, is_covered or name in entry.covered
     elif category in IN_CONTAINERS and category != "set":
-        yield from ((f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts))
+        yield from [(f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts)]
 
 
 def place_of(entry: Entry, name: str) -> str:
@@ -275,14 +275,14 @@ class Reachable:
             entry.keys, entry.parts = contents_of(entry)
         entry.stamp = stamp_of(entry)
         if category in ("module", "optimizer", "object"):
-            known = (names for base, names in _IGNORED.items() if isinstance(value, base))
+            known = [names for base, names in _IGNORED.items() if isinstance(value, base)]
             entry.ignored = frozenset(getattr(type(value), NOT_STATE, ())).union(*known)
         match category:
             case "module":
                 if type(value).__module__.startswith("torch._dynamo"):  # it holds its bookkeeping, and the module
                     entry.ignored = frozenset(vars(value))
                 parts = {**value._modules, **value._parameters, **value._buffers}
-                yield from ((f"{path}.{name}", part, True) for name, part in parts.items())
+                yield from [(f"{path}.{name}", part, True) for name, part in parts.items()]
             case "optimizer":
                 self.made_states |= {id(part) for state in value.state.values() for part in state.values()}
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
@@ -317,7 +317,7 @@ class Reachable:
         is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
             self._classes.add(type(value))
-            yield from ((f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__)
+            yield from [(f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__]
 
     def _in_function(self, function: Any, path: str) -> Iterator[Child]:
         yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
@@ -388,14 +388,14 @@ def held_by_state(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
 def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
     for name in names:
         if hooks := getattr(value, name, None):
-            yield from ((f"{path}.{name}[{number}]", hook, False) for number, hook in enumerate(hooks.values()))
+            yield from [(f"{path}.{name}[{number}]", hook, False) for number, hook in enumerate(hooks.values())]
 
 
 def _hooks_of_all() -> Iterator[Child]:
     """The user's hooks that torch calls for all modules, or for all optimizers."""
     for module in (sys.modules[torch.nn.Module.__module__], sys.modules[torch.optim.Optimizer.__module__]):
         names = [name for name, hooks in vars(module).items() if name[:8] == "_global_" and isinstance(hooks, dict)]
-        yield from (child for child in _in_hooks(module, module.__name__, names) if _is_of_users(child[1]))
+        yield from [child for child in _in_hooks(module, module.__name__, names) if _is_of_users(child[1])]
 
 
 def _in_class(kind: type) -> Iterator[Child]:

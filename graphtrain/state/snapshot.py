@@ -62,7 +62,7 @@ class StateSnapshot:
         self.of_data: dict[str, list[Entry]] = {}
         for name, listed in within.items():
             parts = listed.by_path.values()
-            same = (each if each.category == "globals" else known.get(id(each.value)) for each in parts)
+            same = [each if each.category == "globals" else known.get(id(each.value)) for each in parts]
             self.of_data[name] = [each for each in same if each is not None]
 
     @property

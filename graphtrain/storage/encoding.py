@@ -208,7 +208,7 @@ class Encoder:
         if kind is list:
             self.add(value)
             return self._each(value, path, depth)
-        if kind is dict and "" not in value and all(type(key) is str for key in value):
+        if kind is dict and "" not in value and {str}.issuperset(map(type, value)):
             self.add(value)
             return {key: self.encode(part, f"{path}[{key!r}]", depth + 1) for key, part in value.items()}
         return self._with_parts(value, encoding, path, depth)
@@ -219,7 +219,7 @@ class Encoder:
             what = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
             raise UnsaveableError(path, what, "save a list, or use its name as the key")
         try:
-            parts = self._each(encoding.parts(value), path, depth)
+            parts = self._each(encoding.parts(value), path, depth) if encoding.parts is not None else []
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
         if encoding.is_shared:

@@ -148,32 +148,38 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
         read: called with the path of each sound file, in any thread; raises a ValueError for invalid content.
 
     Raises:
-        CheckpointError: a file is missing, torn or altered, or has invalid content.
+        CheckpointError: as for `read_file`.
     """
-
-    def sound(name: str) -> T:
-        file, (size, expected) = path / name, files[name]
-        try:
-            if (found := file.stat().st_size) != size:
-                raise ValueError(f"has {found} bytes instead of {size}")
-            if expected and checksum_of_file(file) != expected:
-                raise ValueError("does not match its checksum")
-            return read(file)
-        except (OSError, ValueError) as error:
-            reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
-            raise CheckpointError(f"{path}: {name} is damaged: it {reason}") from None
-
     from concurrent.futures import ThreadPoolExecutor  # takes 2 to 6 ms, and few commands need it
 
     names = sorted(files, key=lambda name: -int(files[name][0]))
     with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(sound, names), strict=True))
+        contents = pool.map(lambda name: read_file(path / name, files[name], read), names)
+        return dict(zip(names, contents, strict=True))
+
+
+def read_file(file: Path, entry: Sequence[Any], read: Callable[[Path], T]) -> T:
+    """Verify the checksum of a file of a checkpoint folder, and read it; the arguments are as for `read_files`.
+
+    Raises:
+        CheckpointError: it is missing, torn or altered, or has invalid content.
+    """
+    size, expected = entry
+    try:
+        if (found := file.stat().st_size) != size:
+            raise ValueError(f"has {found} bytes instead of {size}")
+        if expected and checksum_of_file(file) != expected:
+            raise ValueError("does not match its checksum")
+        return read(file)
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
+        raise CheckpointError(f"{file.parent}: {file.name} is damaged: it {reason}") from None
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
     """What is named like a checkpoint in a folder, oldest first, sound or not."""
     names = filter(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
-    return sorted((folder / name for name in names), key=checkpoint_number)
+    return sorted(map(folder.joinpath, names), key=checkpoint_number)
 
 
 def checkpoint_number(path: Path) -> int:

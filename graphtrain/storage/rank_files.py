@@ -13,6 +13,7 @@ link to it, so that frozen weights are stored once.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -28,7 +29,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.storage.files import temporary_name, write_pieces
-from graphtrain.storage.manifest import Manifest, read_files, read_manifest
+from graphtrain.storage.manifest import Manifest, read_file, read_files, read_manifest
 from graphtrain.storage.pieces import file_of_pieces
 from graphtrain.storage.state_files import LOCAL, STATE_FILE, Bytes, StagedState, joined, name_of_part
 from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of, read_tensors
@@ -89,8 +90,7 @@ def _linked(path: Path, previous: Path, entry: Sequence[Any]) -> bool:
     """Replace a file by a hard link to that of another checkpoint; False if that is damaged, or there are no links."""
     link = temporary_name(path)
     try:
-        read_files(previous, {path.name: entry}, lambda file: None)
-        os.link(previous / path.name, link, follow_symlinks=False)
+        read_file(previous / path.name, entry, functools.partial(os.link, dst=link, follow_symlinks=False))
         link.replace(path)
     except (OSError, CheckpointError):
         return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -11,7 +12,9 @@ from graphtrain.storage.manifest import Manifest, SavedCheckpoint
 
 T = TypeVar("T")
 
-_OF_A_MOMENT = ("step", "epoch", "clock_of", "clocks", "graph_hash", "hyper_parameters", "ranks", "run")
+_moment_of = operator.attrgetter(
+    "step", "epoch", "clock_of", "clocks", "graph_hash", "hyper_parameters", "ranks", "run"
+)
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class Ranking(NamedTuple):
 
 def is_replaced(newest: SavedCheckpoint, facts: Manifest) -> bool:
     """True if a checkpoint with these facts stores once more what the newest has, as at the end of a run."""
-    before, is_worse = newest.manifest, bool(facts.not_finite and not newest.manifest.not_finite)
-    is_same = all(getattr(before, name) == getattr(facts, name) for name in _OF_A_MOMENT)
+    before = newest.manifest
+    is_same, is_worse = _moment_of(before) == _moment_of(facts), bool(facts.not_finite and not before.not_finite)
     return is_same and newest.number == facts.follows and newest.name != facts.way_back and not is_worse
 
 

@@ -29,18 +29,16 @@ _NUMBERS = {int, float}
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """The starts of the run in a directory, oldest first, as far as they can be read: a kill may have cut a line."""
+    """The starts of the run in a directory, oldest first, as far as they can be read: a kill may have cut a line.
+
+    One that failed before it began has a status, and no start.
+    """
     starts: list[Any] = []
     with suppress(OSError):
         for line in (path / STARTS_FILE).read_bytes().splitlines():
             with suppress(ValueError):
                 starts.append(json.loads(line))
     return [start for start in starts if isinstance(start, dict)]
-
-
-def has_begun(run_dir: Path) -> bool:
-    """True for a directory with a run that began; one that failed before has a status, and no start."""
-    return bool(read_starts(run_dir))
 
 
 # ---- the status
@@ -68,7 +66,7 @@ def last_status(path: Path) -> dict[str, Any]:
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
     """Replace the status file, which other processes read, atomically; a CheckpointError if the disk refuses."""
     plain = json_value({**status, **process_facts("written_at_unix_seconds")})
-    lines = (f"  {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in plain.items())
+    lines = [f"  {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in plain.items()]
     with readable_failure(folder / STATUS_FILE):  # with `indent`, it takes five times as long
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / STATUS_FILE, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
@@ -104,7 +102,7 @@ class RowsFile:
 
     def append(self, *rows: Mapping[str, Any]) -> None:
         """Add rows. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
-        self._waiting += "".join(json.dumps(json_value(row)) + "\n" for row in rows).encode()
+        self._waiting += "".join([json.dumps(json_value(row)) + "\n" for row in rows]).encode()
         with suppress(OSError):
             self._write()
 

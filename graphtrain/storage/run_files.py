@@ -25,7 +25,6 @@ from graphtrain.storage.run_directory import (
     NODES_FILE,
     STARTS_FILE,
     RowsFile,
-    has_begun,
     process_facts,
     read_starts,
     write_status,
@@ -116,7 +115,7 @@ class RunFiles:
         remove_leftovers(self.folder)
         remove_leftovers(self.checkpoints)
         has_checkpoints = bool(checkpoint_paths(self.checkpoints))
-        holds_a_run = has_checkpoints or has_begun(self.folder)
+        holds_a_run = has_checkpoints or bool(read_starts(self.folder))
         if not holds_a_run and (self.folder / METRICS_FILE).exists():
             raise UsageError(
                 f"`{METRICS_FILE}` in `{self.path}` was not written by a run",
@@ -240,7 +239,7 @@ class RunFiles:
         saved = [each for each in self._saved() if each.path not in replaced]
         self._rankings = rankings_of(lineage_of(saved))
         # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
-        for path in [*replaced, *(each.path for each in expired(saved, retentions, self._rankings))]:
+        for path in [*replaced, *[each.path for each in expired(saved, retentions, self._rankings)]]:
             removed = temporary_name(path)
             with suppress(OSError):
                 # Renamed first: an interrupted removal must not leave half a checkpoint under a valid name.

@@ -34,20 +34,16 @@ class ValueType(NamedTuple):
 
     Attributes:
         name: in the format.
-        parts: returns what `make` takes; raises a ValueError for a value that cannot be encoded.
+        parts: returns what `make` takes; raises a ValueError for a value that cannot be encoded. None: nothing.
         is_shared: True for objects that can be changed: two references to one are not two equal objects.
         fill: puts what a container contains into it, for that may refer to the container. None: `make` takes all.
     """
 
     name: str
-    parts: Callable[[Any], Sequence[Any]]
+    parts: Callable[[Any], Sequence[Any]] | None
     make: Callable[..., Any]
     is_shared: bool = False
     fill: Callable[[Any, Iterable[Any]], object] | None = None
-
-
-def _nothing(value: Any) -> Sequence[Any]:
-    return ()
 
 
 def _as_for_a_copy(value: Any) -> Sequence[Any]:
@@ -165,10 +161,10 @@ _BY_TYPE: Mapping[type, ValueType] = {
     **{
         kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)
         for kind, parts, make, fill in (
-            (list, _nothing, list, list.extend),
-            (set, _nothing, set, set.update),
-            (dict, _nothing, dict, _fill_pairs),
-            (Counter, _nothing, Counter, _fill_pairs),
+            (list, None, list, list.extend),
+            (set, None, set, set.update),
+            (dict, None, dict, _fill_pairs),
+            (Counter, None, Counter, _fill_pairs),
             (OrderedDict, lambda value: [getattr(value, "_metadata", None)], _ordered, _fill_pairs),
             (defaultdict, lambda value: [value.default_factory], defaultdict, _fill_pairs),
             (deque, lambda value: [value.maxlen], lambda most: deque(maxlen=most), deque.extend),
@@ -177,9 +173,9 @@ _BY_TYPE: Mapping[type, ValueType] = {
 }
 BY_NAME: Mapping[str, ValueType] = {
     **{each.name: each for each in (*_BY_TYPE.values(), _SCALAR)},
-    "type": ValueType("type", _nothing, FACTORIES.__getitem__),
-    "tensor": ValueType("tensor", _nothing, _tensor, is_shared=True),
-    "sparse": ValueType("sparse", _nothing, _sparse, is_shared=True),
+    "type": ValueType("type", None, FACTORIES.__getitem__),
+    "tensor": ValueType("tensor", None, _tensor, is_shared=True),
+    "sparse": ValueType("sparse", None, _sparse, is_shared=True),
 }
 
 

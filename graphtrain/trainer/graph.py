@@ -1,22 +1,23 @@
-"""The procedure as users have it: a graph with its checks, its pictures, and those that were saved."""
+"""The procedure as users have it: a graph with its checks, its pictures and those that were saved; and `fit`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
 from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import GraphData, Problem, Problems
 from graphtrain.graph.registry import find_graph
+from graphtrain.kind.parameter import Precision
 
 # What loads, checks and draws a graph is imported where it is called: a graph that is read costs none of it.
 
 
 class Drawn:
-    """What a notebook shows as a picture: a graph, or two of them."""
+    """What draws itself, in a notebook and into a file: a graph, or the difference of two."""
 
     def _repr_svg_(self) -> str | None:
         try:
@@ -25,6 +26,31 @@ class Drawn:
             return svg(self)  # type: ignore[arg-type]
         except Exception:  # a notebook cell must never fail because of its picture
             return None
+
+    def render(self, path: str | Path, *, counts: Mapping[str, int] | None = None, position: str | None = None) -> Path:
+        """Draw the graph, or both graphs, into a file, with or without problems; an existing file is overwritten.
+
+        Arguments:
+            path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
+            counts: path of a node -> how often it ran, for a heat picture of a graph. Default: no heat.
+            position: path of the node that runs next, to be marked in a graph. Default: none.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            UsageError: an unknown suffix, or a file that cannot be written.
+            RenderError: the picture cannot be laid out here; ``.dot`` and ``.mmd`` always can.
+
+        >>> Graph.load("fit").render("fit.jpeg")
+        Traceback (most recent call last):
+            ...
+        graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
+          hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
+        """
+        from graphtrain.viz.render import render
+
+        return render(self, path, counts, position)  # type: ignore[arg-type]
 
 
 @final
@@ -93,41 +119,9 @@ class Graph(Drawn, EditableGraph):
         return Problems(check_graph(self, ranks=ranks))
 
     def diff(self, other: GraphData) -> DrawnDifference:
-        difference = super().diff(other)
-        return DrawnDifference(difference.before, difference.after, difference.changes)
+        return DrawnDifference(**vars(super().diff(other)))
 
     diff.__doc__ = EditableGraph.diff.__doc__
-
-    def render(
-        self,
-        path: str | Path,
-        *,
-        counts: Mapping[str, int] | None = None,
-        position: str | None = None,
-    ) -> Path:
-        """Draw the graph into a file, with or without problems; an existing file is overwritten.
-
-        Arguments:
-            path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
-            counts: path of a node -> how often it ran, for a heat picture. Default: no heat.
-            position: path of the node that runs next, to be marked. Default: none.
-
-        Returns:
-            The path of the file.
-
-        Raises:
-            UsageError: an unknown suffix, or a file that cannot be written.
-            RenderError: the picture cannot be laid out here; ``.dot`` and ``.mmd`` always can.
-
-        >>> Graph.load("fit").render("fit.jpeg")
-        Traceback (most recent call last):
-            ...
-        graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
-          hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
-        """
-        from graphtrain.viz.render import render
-
-        return render(self, path, counts, position)
 
 
 @final
@@ -135,8 +129,91 @@ class Graph(Drawn, EditableGraph):
 class DrawnDifference(Drawn, Difference):
     """The difference of two graphs, which draws itself."""
 
-    def render(self, path: str | Path) -> Path:
-        """Draw both graphs into a file, in one picture; with the formats and errors of `Graph.render`."""
-        from graphtrain.viz.render import render
 
-        return render(self, path)
+# The edit of each setting: the node, the parameter, and the unit of an amount.
+_EDITS: dict[str, tuple[str, str, str]] = {
+    "epochs": ("finish", "after", "epochs"),
+    "steps": ("finish", "after", "steps"),
+    "accumulate": ("accumulate", "every", ""),
+    "clip": ("clip", "max_norm", ""),
+    "precision": ("train_batch", "precision", ""),
+    "compile": ("train_batch", "compile", ""),
+    "train_batches": ("next_batch", "limit", ""),
+    "validate_every": ("validate", "every", ""),
+    "validate_batches": ("validate/next_batch", "limit", ""),
+    "schedule_every": ("schedule", "every", ""),
+    "log_every": ("log", "every", ""),
+    "save_every": ("checkpoint", "every", ""),
+    "keep": ("checkpoint", "keep", ""),
+    "best": ("checkpoint", "best", ""),
+    "best_mode": ("checkpoint", "best_mode", ""),
+    "ema": ("ema", "decay", ""),
+    "early_stop": ("early_stop", "patience", ""),
+}
+
+
+def fit(
+    *,
+    epochs: float | None = None,
+    steps: int | None = None,
+    accumulate: int | None = None,
+    clip: float | None = None,
+    precision: Precision | None = None,
+    compile: bool | None = None,
+    train_batches: float | None = None,
+    validate_every: str | None = None,
+    validate_batches: float | None = None,
+    schedule_every: str | None = None,
+    log_every: str | None = None,
+    save_every: str | Sequence[str] | None = None,
+    keep: int | None = None,
+    best: str | None = None,
+    best_mode: str | None = None,
+    ema: float | None = None,
+    early_stop: int | None = None,
+    overlays: str | Path | Sequence[str | Path] = (),
+) -> Graph:
+    """The graph `fit` with settings, by the names that everybody brings; each is one edit of the graph.
+
+    Arguments:
+        epochs: passes over `train_data`: `finish.after`. Default: 10.
+        steps: steps of the optimizer: `finish.after`; with `epochs` too, whichever comes first.
+        accumulate: batches whose gradients are added up for one step: `accumulate.every`. Default: 1.
+        clip: the largest norm of the gradients: `clip.max_norm`. Default: no limit.
+        precision: of the forward pass, such as "bf16-mixed": `train_batch.precision`; "16-mixed" adds the overlay
+            `fp16`. Default: "32-true".
+        compile: True compiles the training step: `train_batch.compile`. Default: False.
+        train_batches: batches of an epoch, or a share of them below 1: `next_batch.limit`. Default: all.
+        validate_every: such as "1 epochs" or "500 steps": `validate.every`. Default: "1 epochs".
+        validate_batches: batches of a validation, or a share of them below 1. Default: all.
+        schedule_every: when the scheduler is stepped: `schedule.every`. Default: "1 steps".
+        log_every: how often a row of metrics is recorded: `log.every`. Default: "50 steps".
+        save_every: one amount or several: `checkpoint.every`. Default: "1 epochs" and "10 minutes".
+        keep: how many of the newest checkpoints stay: `checkpoint.keep`. Default: 2.
+        best: a metric of which the best checkpoint stays too, such as "val/accuracy": `checkpoint.best`.
+        best_mode: "min" or "max": `checkpoint.best_mode`. Default: by the name of the metric, where it tells.
+        ema: the decay of a moving average of the weights, which is validated: the overlay `ema`.
+        early_stop: validations without a better "val/loss" after which the run ends: the overlay `early_stop`.
+        overlays: further ones, by name or path.
+
+    Raises:
+        EditError, GraphError: a value cannot be one, or overlays do not compose.
+
+    >>> fit(accumulate=4, clip=1.0) == Graph.load("fit").set("accumulate", every=4).set("clip", max_norm=1.0)
+    True
+    >>> fit(epochs=3, steps=1000).nodes["finish"]
+    <Node finish: after = ["3 epochs", "1000 steps"]>
+    """
+    settings = {name: value for name, value in locals().items() if name in _EDITS and value is not None}
+    edits: dict[str, dict[str, Any]] = {}
+    further = [overlays] if isinstance(overlays, str | Path) else [*overlays]
+    further += ["fp16"] if precision == "16-mixed" else []
+    further += [name for name in ("ema", "early_stop") if name in settings]
+    for name, value in settings.items():
+        node, parameter, unit = _EDITS[name]
+        new, before = f"{value} {unit}" if unit else value, edits.setdefault(node, {}).get(parameter)
+        edits[node][parameter] = new if before is None else [before, new]
+    graph = Graph.load("fit").overlay(*dict.fromkeys(further))
+    for node, parameters in edits.items():
+        graph = graph.set(node, **parameters)
+    return graph

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
 
-from graphtrain.errors import GuardError
 from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import decimal
 from graphtrain.language.closures import Cell, Read, compile_guard
@@ -30,12 +29,12 @@ class Explanation:
 
     Attributes:
         node: the path of the node that ran; empty if it is not known, and `note` says why.
-        next: the path of the node that runs next, or "end"; "?" if the run failed.
+        next: the path of the node that runs next, or "end".
         guards: those that were evaluated, in order: name, value, and what it read, as a pair of a name and its value
             each. The edge of the first that holds was taken. If the edge ended a nested graph, the guards of the
             enclosing node follow.
         where: the moment, in the words of the clock, after the node had run: ``"step 12, epoch 1.50, batch 5/10"``.
-        note: what happened otherwise: "not due", "bypassed", "entered", or what was raised.
+        note: what happened otherwise: "not due", "bypassed" or "entered".
     """
 
     node: str
@@ -82,18 +81,12 @@ def explained(compiled: CompiledGraph, index: int, keep: Callable[[Explanation],
     return transition
 
 
-def explain_untraced(
-    compiled: CompiledGraph, loop: Loop, failure: BaseException | None, *, has_run: bool
-) -> Explanation:
-    """What is known about a transition that was not traced: how the run ended, since nothing has changed since."""
-    node, asked, where = compiled.program.nodes[loop.position], list[Asked](), compiled.run_clock.describe()
-    if failure is not None:
-        path = failure.node if isinstance(failure, GuardError) else node.path
-        raised = " ".join(f"raised {type(failure).__name__}: {failure}".removesuffix(": ").split())
-        return Explanation(path, "?", (), where, raised)
+def explain_end(compiled: CompiledGraph, loop: Loop) -> Explanation:
+    """The transition that ended the run, explained now: no value has changed since. Others are not known."""
+    node, asked = compiled.program.nodes[loop.position], list[Asked]()
     if loop.ended and _leave(compiled.compiler, node, asked) == END:  # another graph may not end here
-        return Explanation(node.path, END, tuple(asked), where)
-    note = "`run` keeps no trace: call run(trace=print), or advance()" if has_run else "nothing has run yet"
+        return Explanation(node.path, END, tuple(asked), compiled.run_clock.describe())
+    note = "no transition was traced: call advance(), or run(trace=print)"
     return Explanation("", END if loop.ended else node.path, note=note)
 
 

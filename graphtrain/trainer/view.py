@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import GuardError, NotFiniteError
 from graphtrain.names import suggestion
 from graphtrain.program import run_state
-from graphtrain.report.recorded import Recorded, html_of
+from graphtrain.report.recorded import Recorded
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
 from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.tracing import Explanation, explain_untraced
+from graphtrain.trainer.tracing import Explanation, explain_end
 
 
 class RunView(Recorded):
@@ -68,10 +68,6 @@ class RunView(Recorded):
         """
         return [dict(row) for row in self._session.recorder.rows]
 
-    @property
-    def _clocks(self) -> Sequence[str]:
-        return self._session.compiled.run_clock.columns
-
     def read(self, name: str) -> Any:
         """The value of ``"node.field"`` (``"validate/next_batch.last"``), of a slot (``"batch"``), or of a resource.
 
@@ -89,12 +85,9 @@ class RunView(Recorded):
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: the guards that were evaluated, and what they read then.
 
-        Known after `advance`, after a `run` with `trace`, and where a run is over or has failed.
+        Known after `advance`, after a `run` with `trace`, and where a run is over.
         """
-        run = self._run
-        compiled, loop, has_run = run.session.compiled, run.session.loop, run.state != "ready"
-        explanation = run.explanation if run.failure is None else None
-        return explanation or explain_untraced(compiled, loop, run.failure, has_run=has_run)
+        return self._run.explanation or explain_end(self._session.compiled, self._session.loop)
 
     def digest(self) -> str:
         """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
@@ -164,5 +157,6 @@ class RunView(Recorded):
     def __repr__(self) -> str:
         return f"<Trainer of {self.graph.name}: {self.state}, {self._session.compiled.run_clock.describe()}>"
 
-    def _repr_html_(self) -> str:
-        return html_of(self, {path: fields["runs"] for path, fields in self.progress.items()})
+    @property
+    def _runs(self) -> dict[str, int]:
+        return {path: fields["runs"] for path, fields in self.progress.items()}

@@ -190,7 +190,7 @@ def test_every_run_has_a_row(words: list[str], runs: Path, command: Command) -> 
 
 @pytest.fixture
 def sweep(folder: Path) -> Path:
-    """Four runs as their status files have them: one diverged, and one failed before it began."""
+    """Four runs as their status files have them: one diverged, and one failed."""
     statuses: dict[str, dict[str, Any]] = {
         "a": {
             "arguments": {"lr": 0.01, "width": 64},
