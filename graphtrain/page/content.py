@@ -42,6 +42,7 @@ def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
 def _content_of_run(run: Run) -> dict[str, Any]:
     rows = run.metrics
     graph, drawn, why_none = None, None, ""
+    bypassed = [*map(str, run.status.get("bypassed") or ())]
     try:
         graph = run.graph
     except GraphtrainError as error:
@@ -50,7 +51,8 @@ def _content_of_run(run: Run) -> dict[str, Any]:
     moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // (1 + counted))))
     if graph is not None:
         last = moments[-1] if moments else {}
-        drawn = content_of(graph, last.get("runs", {}), last.get("taken", {}))
+        drawn = content_of(graph, last.get("runs", {}), last.get("taken", {}), run.snapshot().position, bypassed)
+    nodes, edges = ([*drawn["nodes"]], [*drawn["edges"]]) if drawn is not None else ([], [])
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
@@ -67,7 +69,7 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         ],
         "graph": drawn,
         "graph_error": why_none,
-        "ticks": _ticks(moments, rows, drawn or {"nodes": {}, "edges": {}}),
+        "ticks": _ticks(moments, rows, [name for name in nodes if name not in bypassed], edges),
         "lines": [*_lines(run)],
     }
 
@@ -143,25 +145,24 @@ def _short(value: float) -> float | None:
 
 
 def _ticks(
-    moments: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, float]], drawn: Mapping[str, Any]
+    moments: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, float]], nodes: list[str], edges: list[str]
 ) -> dict[str, Any]:
     """Moments of the run, oldest first: row, step, epoch and time; totals of nodes and edges where they are known."""
-    names = [*drawn["nodes"]], [*drawn["edges"]]
     if not moments:
         stride = max(1, math.ceil(len(rows) / MOST_TICKS))
         moments = [{"rows": number + 1} for number in sorted({*range(0, len(rows), stride), len(rows) - 1} - {-1})]
     places = [rows[min(moment["rows"], len(rows)) - 1] if moment["rows"] and rows else {} for moment in moments]
     return {
-        "nodes": names[0],
-        "edges": names[1],
+        "nodes": nodes,
+        "edges": edges,
         "row": [moment["rows"] - 1 for moment in moments],
         "step": [place.get("step", 0) for place in places],
         "epoch": [_short(place.get("epoch", 0)) for place in places],
         "time": [_rounded(moment.get("time", 0)) for moment in moments],
-        "runs": [[moment["runs"].get(name, 0) for name in names[0]] for moment in moments if "runs" in moment],
-        "taken": [[moment["taken"].get(name, 0) for name in names[1]] for moment in moments if "taken" in moment],
+        "runs": [[moment["runs"].get(name, 0) for name in nodes] for moment in moments if "runs" in moment],
+        "taken": [[moment["taken"].get(name, 0) for name in edges] for moment in moments if "taken" in moment],
         "seconds": [
-            [_rounded(moment["seconds"].get(name, 0)) for name in names[0]] for moment in moments if "seconds" in moment
+            [_rounded(moment["seconds"].get(name, 0)) for name in nodes] for moment in moments if "seconds" in moment
         ],
     }
 

@@ -84,8 +84,8 @@ def test_a_report(browser: Any, runs: Path, folder: Path, command: Command) -> N
     def expected(moment: int) -> dict[str, str]:
         runs, taken = moments[moment]["runs"], moments[moment]["taken"]
         nodes = {name: str(count) for name, count in runs.items()}
-        idle = dict.fromkeys(("clip", "exchange", "schedule"), "0")  # the run passes them over
-        return {**idle, **nodes, **{name: str(count) for name, count in taken.items()}}
+        nodes |= dict.fromkeys(("clip", "exchange", "schedule"), "")  # the picture says "bypassed"
+        return {**nodes, **{name: str(count) for name, count in taken.items()}}
 
     assert shown.counts() == expected(-1)
     shown.page.keyboard.press("ArrowLeft")
@@ -165,12 +165,16 @@ def test_a_list_is_sorted_and_filtered_and_two_of_it_compared(browser: Any, runs
 def test_the_node_that_has_failed_is_marked_and_no_other(browser: Any, folder: Path, command: Command) -> None:
     trainer_of(folder / "run").run(until="2 steps")
     status = folder / "run" / "status.json"
-    changed = {"state": "failed", "position": "train_batch", "error": "RuntimeError: shapes do not fit"}
-    status.write_text(json.dumps({**json.loads(status.read_text()), **changed}))
-    assert command("report", "run", "-o", "run.html").code == 0
+    changed = {"state": "failed", "error": "RuntimeError: shapes do not fit"}
     shown = Page(browser)
-    shown.page.goto((folder / "run.html").as_uri())
-    assert shown.page.locator("#picture .failed title").all_text_contents() == ["train_batch"]
+    for position in ("train_batch", "validate/eval_batch"):  # in its first validation
+        status.write_text(json.dumps({**json.loads(status.read_text()), **changed, "position": position}))
+        assert command("report", "run", "-o", "run.html").code == 0
+        shown.page.goto((folder / "run.html").as_uri())
+        assert shown.page.locator("#picture .failed title").all_text_contents() == [position]
+    shown.page.keyboard.press("f")
+    assert shown.page.locator("#picture .failed title").all_text_contents() == ["validate"]
+    shown.page.keyboard.press("f")
     assert shown.page.locator("#picture .current").count() == 0
     assert "shapes do not fit" in shown.text("#why") and shown.said == []
 

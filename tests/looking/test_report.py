@@ -37,7 +37,8 @@ def test_it_has_what_the_run_did(folder: Path, command: Command) -> None:
     ticks = content["ticks"]
     runs = dict(zip(ticks["nodes"], ticks["runs"][-1], strict=True))
     top = {name: fields["runs"] for name, fields in trainer.progress.items() if "/" not in name}
-    assert {name: runs[name] for name in top} == top
+    bypassed = {"exchange", "clip", "schedule"}
+    assert top.items() - runs.items() == {(name, 0) for name in bypassed} and not bypassed & runs.keys()
     taken = dict(zip(ticks["edges"], ticks["taken"][-1], strict=True))
     assert content["graph"]["edges"].keys() == taken.keys()
     for name in ("train_batch", "step", "validate/eval_batch"):  # each is left as often as it ran

@@ -169,7 +169,8 @@ function paint(box) { // counts, heat, the present node, and the one that failed
         const part = state.heat === "seconds" ? value / most : Math.log1p(value) / Math.log1p(most);
         group.classList.add(`heat${Math.round(LEVELS * part)}`);
       }
-      const isNow = state.tick === null && status.position === node;
+      const isFolded = status.position.startsWith(`${node}/`) && !group.classList.contains("cluster");
+      const isNow = state.tick === null && (status.position === node || isFolded);
       group.classList.toggle("current", isNow && !["finished", "failed", ""].includes(status.state));
       group.classList.toggle("failed", isNow && status.state === "failed");
       if (runs.has(node)) count(group, runs.get(node) === 1 ? "1 run" : `${short(runs.get(node))} runs`);
@@ -375,6 +376,8 @@ function showRuns() {
   box.scrollTo(...place);
   buildPlots(curves);
   refresh();
+  const failed = box.querySelector(".failed")?.getBoundingClientRect(), whole = box.getBoundingClientRect();
+  if (!old && failed) box.scrollBy((failed.left + failed.right - whole.left - whole.right) / 2, Math.max(0, failed.bottom - whole.bottom + 40));
 }
 
 const isBad = (words) => /not finite|^(it )?failed|^interrupted|has not stopped/.test(words);
@@ -392,8 +395,8 @@ function refresh() { // what changes with the moment, and with new rows
     progress ? element("progress", { max: "1", value: String(progress.done) }) : "", progress ? element("span", { class: "faint" }, progress.words) : "");
   document.getElementById("why").replaceChildren(...why.map((line) => element("div", { class: isBad(line) ? "bad" : "faint" }, line)));
   const at = tick();
-  document.getElementById("moment").textContent = ticks.row.length
-    ? `row ${number(ticks.row[at] + 1)} of ${number(run().rows)} · step ${number(ticks.step[at])} · epoch ${number(ticks.epoch[at])}${ticks.time[at] ? ` · ${clock(ticks.time[at])}` : ""}` : "no rows yet";
+  document.getElementById("moment").textContent = (ticks.row[at] >= 0
+    ? `row ${number(ticks.row[at] + 1)} of ${number(run().rows)} · step ${number(ticks.step[at])} · epoch ${number(ticks.epoch[at])}` : "before the first row of metrics") + (ticks.time[at] ? ` · ${clock(ticks.time[at])}` : "");
   const box = document.getElementById("picture");
   if (box) paint(box);
   document.getElementById("detail").replaceChildren(detail());
