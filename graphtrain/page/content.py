@@ -14,6 +14,7 @@ import numpy
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph.elements import nodes_of
 from graphtrain.page.pictures import content_of, difference_of
+from graphtrain.plain import json_value
 from graphtrain.printable import printable
 from graphtrain.report.numbers import duration, rate, share
 from graphtrain.report.run import Run
@@ -61,6 +62,8 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         "why": [*run.why()][run.state in ACTIVE :],
         "progress": _progress(run.snapshot()) if run.state in ACTIVE else None,
         "rows": len(rows),
+        "measured": measured(run)
+        | {printable(f"{name} {best.get('metric')}"): json_value(best.get("value")) for name, best in run.best.items()},
         "settings": {printable(name): printable(str(value)) for name, value in run.settings.items()},
         "curves": [*_curves(rows, run.snapshot().clocks)],
         "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in run.activity.starts],
@@ -72,6 +75,11 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         "ticks": _ticks(moments, rows, [name for name in nodes if name not in bypassed], edges),
         "lines": [*_lines(run)],
     }
+
+
+def measured(run: Run) -> dict[str, Any]:
+    """The latest value of each metric; NaN and infinities, which JSON does not have, are texts."""
+    return {printable(name): json_value(value) for name, value in run.snapshot().measured.items()}
 
 
 def _progress(snapshot: Snapshot) -> dict[str, Any]:

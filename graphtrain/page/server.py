@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.page.content import content_of_runs
+from graphtrain.page.content import content_of_runs, measured
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.plain import json_value
 from graphtrain.printable import printable
-from graphtrain.report.numbers import metric
 from graphtrain.report.run import Run, as_of_now, run_directories
 from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE
 
@@ -82,7 +80,6 @@ class Watched:
             with contextlib.suppress(GraphtrainError):  # removed since, or damaged
                 run = Run(path)
                 snapshot = run.snapshot()
-                measured = snapshot.measured.items()
                 cells = {
                     "state": printable(run.condition),
                     "why": "" if run.state in ACTIVE else _why(path, _written(path / STATUS_FILE), run.state),
@@ -91,7 +88,7 @@ class Watched:
                     "age": run.age_seconds,
                     "resumable": run.resumable,
                     "best": run.best.get("best", {}).get("value"),
-                    **{printable(name): value if math.isfinite(value) else metric(value) for name, value in measured},
+                    **measured(run),
                 }
                 yield {"name": _name(path, folder), "cells": json_value(cells)}
 
