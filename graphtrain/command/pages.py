@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from graphtrain.command.cli import command
+from graphtrain.command.runs import next_steps
 from graphtrain.errors import UsageError
 from graphtrain.printable import printable
 from graphtrain.report.run import Run, run_directories
@@ -28,7 +29,7 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
     """
     from graphtrain.page import document
 
-    document.report([Run(path).path for path in run_dir], output)
+    document.report([Run(path).path for path in run_dir], output, next_steps)
     click.echo(printable(f"wrote {output}"))
 
 
@@ -53,7 +54,7 @@ def watch(target: Sequence[Path], *, port: int = 8321) -> None:
     if folder is not None and next(run_directories(folder), None) is None:
         raise UsageError(f"there is no run in `{folder}`", "name a run directory, or a folder that holds some")
     runs = () if folder is not None else [Run(path).path for path in target]
-    server.serve(server.Watched(runs=runs, folder=folder), port, _announce)
+    server.serve(server.Watched(next_steps, runs, folder), port, _announce)
 
 
 def _announce(port: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,22 @@ MOST_TICKS = 400  # of the slider
 MOST_COUNTS = 100_000  # of all ticks, of which a graph of 300 nodes has a thousand each
 _PLACES = ("step", "epoch")
 
+NextSteps = Callable[[Run], Iterable[tuple[str, str]]]
 
-def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
+
+def content_of_runs(paths: Sequence[Path], next_steps: NextSteps) -> dict[str, Any]:
     """What a page shows of one run, or of several beside each other; of two also how their graphs differ.
+
+    Arguments:
+        paths: the run directories.
+        next_steps: the commands that lead further from a run, with what they do.
 
     Raises:
         UsageError: there is no run in a folder, or its files cannot be read.
     """
     runs = [Run(path) for path in paths]
     return {
-        "runs": [_content_of_run(run) for run in runs],
+        "runs": [{**_content_of_run(run), "next": [*next_steps(run)]} for run in runs],
         "difference": difference_of(*runs) if len(runs) == 2 else None,
     }
 
@@ -73,13 +79,21 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         "graph": drawn,
         "graph_error": why_none,
         "ticks": _ticks(moments, rows, [name for name in nodes if name not in bypassed], edges),
-        "lines": [*_lines(run)],
+        "replay": _replay(run),
     }
 
 
 def measured(run: Run) -> dict[str, Any]:
     """The latest value of each metric; NaN and infinities, which JSON does not have, are texts."""
     return {printable(name): json_value(value) for name, value in run.snapshot().measured.items()}
+
+
+def _replay(run: Run) -> str:
+    """The command that repeats the run up to a moment, which has to follow; empty without a checkpoint."""
+    ranks = run.manifest.ranks if run.manifest is not None else 0
+    processes = ["--processes", str(ranks)] if ranks > 1 else []
+    words = ["graphtrain", "replay", run.script, "--run-dir", str(run.path), *processes, "--to"]
+    return printable(shlex.join(words)) if ranks else ""
 
 
 def _progress(snapshot: Snapshot) -> dict[str, Any]:
@@ -177,15 +191,3 @@ def _ticks(
 
 def _rounded(value: float) -> float:
     return round(value, 3)
-
-
-# ---- lines to copy
-
-
-def _lines(run: Run) -> Iterator[dict[str, str]]:
-    """Commands about the run; in one, `STEP steps` stands for the step of the moment that is shown."""
-    path, script = (shlex.quote(printable(word)) for word in (str(run.path), run.script))
-    other = shlex.quote(printable(f"{run.path}-2"))
-    yield {"about": "why it ended, and what to do next", "line": f"graphtrain explain {path}"}
-    yield {"about": "this moment again", "line": f"graphtrain replay {script} --run-dir {path} --to 'STEP steps'"}
-    yield {"about": "a new run from its checkpoint", "line": f"graphtrain run {script} --fork {path} --run-dir {other}"}

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.page.content import content_of_runs, measured
+from graphtrain.page.content import NextSteps, content_of_runs, measured
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.plain import json_value
 from graphtrain.printable import printable
@@ -39,10 +39,12 @@ class Watched:
     """What a server shows: runs, or a folder of runs.
 
     Arguments:
+        next_steps: the commands that lead further from a run, with what they do.
         runs: run directories that are shown beside each other. Default: none.
         folder: a folder whose runs are listed, each of which can be opened. Default: none.
     """
 
+    next_steps: NextSteps
     runs: Sequence[Path] = ()
     folder: Path | None = None
 
@@ -57,7 +59,7 @@ class Watched:
         """
         if self.folder is not None and not names:
             return {"kind": "folder", "name": printable(str(self.folder)), "runs": [*self._listed(self.folder)]}
-        return {"kind": "runs", **content_of_runs(self._chosen(names))}
+        return {"kind": "runs", **content_of_runs(self._chosen(names), self.next_steps)}
 
     def signature(self, names: Sequence[str]) -> tuple[Any, ...]:
         """Differs from what it was when something that is shown was written, or the process of a run has ended."""

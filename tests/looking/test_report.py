@@ -92,10 +92,11 @@ def test_commands_name_a_script_and_a_run_with_any_characters(name: str, folder:
     path = folder / f"{name}-run"
     words = ["graphtrain", "run", f"{folder}/{name}", "lr=1", "--run-dir", str(path)]
     trainer_of(path, about={"command": shlex.join(words)}).run(until="2 steps")
-    explain, replay, fork = (shlex.split(line["line"]) for line in reported(command, path)["runs"][0]["lines"])
-    assert explain == ["graphtrain", "explain", str(path)]
-    assert replay == ["graphtrain", "replay", words[2], "--run-dir", str(path), "--to", "STEP steps"]
-    assert fork == ["graphtrain", "run", words[2], "--fork", str(path), "--run-dir", f"{path}-2"]
+    (content,) = reported(command, path)["runs"]
+    assert shlex.split(content["replay"]) == ["graphtrain", "replay", words[2], "--run-dir", str(path), "--to"]
+    ((resume, what),) = content["next"]
+    assert (shlex.split(resume), what) == (words, "resumes it")
+    assert command("explain", str(path)).out.endswith(f"\nnext:\n  {resume}\n      {what}\n")
 
 
 @pytest.mark.full

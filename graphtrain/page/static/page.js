@@ -434,16 +434,14 @@ function refresh() { // what changes with the moment, and with new rows
 }
 
 function facts() {
-  const { ticks, lines, checkpoints, marks, settings } = run();
+  const { ticks, next, replay, checkpoints, marks, settings } = run();
   const at = tick();
-  const step = ticks.row.length ? String(ticks.step[at]) : "1";
   const made = [];
   const set = Object.entries(settings);
   if (set.length) made.push(element("h2", {}, "Settings"), table([], set));
-  made.push(element("h2", {}, "Commands"), lines.map(({ about, line }) => {
-    const text = line.replace("'STEP steps'", `'${step} steps'`);
-    return element("div", { class: "copy" }, element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text), element("span", { class: "faint" }, about));
-  }));
+  const moment = state.tick !== null && ticks.step[at] && replay ? [[`${replay} '${ticks.step[at]} steps'`, "repeats the moment that is shown"]] : [];
+  made.push(element("h2", {}, "What next"), [...next, ...moment].map(([text, about]) => element("div", { class: "copy" },
+    text ? [element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text)] : "", element("span", { class: "faint" }, about))));
   if (marks.length > 1) made.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
   if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best])));
   return made.flat();
