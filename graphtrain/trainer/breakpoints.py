@@ -57,10 +57,6 @@ def parse_amount(text: str, graph: GraphData, option: str = "until", example: st
 
     Raises:
         UsageError: the text is not an amount, or nothing counts its unit.
-
-    >>> from graphtrain import Graph
-    >>> str(parse_amount("500 steps", Graph.load("fit")))
-    '500 steps'
     """
     try:
         trigger = Trigger(text)
@@ -96,10 +92,8 @@ def before_node(
 ) -> Breakpoint:
     """A breakpoint before the node at a path runs; visits at which its trigger is not due do not count.
 
-    Arguments:
-        option: the option that the path was given by, for messages.
-        passing: the run does not stop at visits at which it returns True.
-        runs: stop only once the node has run this often, in a nested graph since that began.
+    It does not stop where `passing` returns True, and with `runs` only once the node has run this often, in a nested
+    graph since that began. `option` is where the path was given, for messages.
 
     Raises:
         UsageError: there is no such node, or it never runs because a resource is missing.

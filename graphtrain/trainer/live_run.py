@@ -105,8 +105,7 @@ class LiveRun:
                 "make a new Trainer: with the same run_dir it resumes from the newest checkpoint",
             )
         if self.state in ACTIVE:
-            calls = "`run`, `advance`, `load`, `rewire`"
-            raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")
+            raise LifeCycleError(f"the run is {self.state}: this cannot be called from inside it")
 
     @property
     def position(self) -> str:
