@@ -8,12 +8,11 @@ fifth. After the last fold, `out_of_fold/accuracy` covers all samples, each clas
 trained on it.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from graphtrain import Above, UsageError, lazy_import, node
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
@@ -83,18 +82,16 @@ def end_fold(model: Any, fold: int, validated: int, recorder: Any, ensemble: Any
     means = recorder.means("out_of_fold", ("whole",))
     latest = {name: value for name, value in recorder.latest.items() if name.startswith("val/")}
     means.add({name.removeprefix("val/"): value for name, value in latest.items()}, validated)
-    recorder.row({f"out_of_fold/{name}": value for name, value in means.peek("whole").items()})
+    recorder.row({f"out_of_fold/{name}": value for name, value in means.take("whole", ends=False).items()})
     if ensemble is not None:
         ensemble[fold].load_state_dict(model.state_dict())
 
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_breast_cancer
-
     from graphtrain import Loader
 
-    features, classes = load_breast_cancer(return_X_y=True)
+    features, classes = datasets.load_breast_cancer(return_X_y=True)
     order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
     inputs, labels = torch.tensor(features, dtype=torch.float32), torch.tensor(classes)
     data = torch.utils.data.TensorDataset(inputs[order], labels[order])
