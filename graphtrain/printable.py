@@ -18,27 +18,26 @@ def printable(text: str) -> str:
     \\x1b[31mred
     \\tnext line
     """
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "".join([c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text])
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """`text` with line breaks escaped too, and ``...`` in place of what comes after `most` characters.
+    """`text` with line breaks escaped too; of one that is longer than `most` its beginning, and an ellipsis.
 
-    >>> print(one_line("loss\\n\\x1b[2J"), one_line("accumulate", most=5))
+    >>> print(one_line("loss\\n\\x1b[2J"), one_line("accumulate", most=8))
     loss\\n\\x1b[2J accum...
     """
-    line = printable(text[:most]).replace("\n", "\\n")
-    return line if most is None or len(text) <= most else f"{line}..."
+    text = text if most is None or len(text) <= most else f"{text[: most - 3]}..."
+    return printable(text).replace("\n", "\\n")
 
 
-def shown_path(path: str, most: int = 120) -> str:
-    """The path of an object: what is in a variable is called like the variable, and the middle of a long one left out.
+def shown_path(path: str) -> str:
+    """The path of an object; what is in a variable of a function is called like the variable.
 
     >>> shown_path("step<calls>.cell_contents.total")
     'step<calls>.total'
     """
-    path = path.replace(".cell_contents", "")
-    return path if len(path) <= most else f"{path[: most // 2]}...{path[-most // 2 :]}"
+    return path.replace(".cell_contents", "")
 
 
 def shown(value: Any, most: int = 200) -> str:

@@ -73,14 +73,6 @@ def updates_of(recorder: Recorder, owner: str) -> Means:
     return recorder.means(f"updates of {owner}", (_WHOLE,))
 
 
-def reset(objects: Mapping[str, Any], split: str, recorder: Recorder) -> None:
-    """Let the objects of an evaluation begin again."""
-    updates_of(recorder, split).clear()
-    for name, value in objects.items():
-        if name.startswith(f"{split}/"):
-            value.reset()
-
-
 def recorded(
     objects: Mapping[str, Any],
     owner: str,

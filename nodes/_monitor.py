@@ -1,7 +1,5 @@
 """What the kinds that follow a metric of rows have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from graphtrain.kind import progress

@@ -57,14 +57,6 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
     )
 
 
-def divided(loss: torch.Tensor, window: int) -> torch.Tensor:
-    """The share of a loss in a window of backward passes; UsageError if that is no window."""
-    if not window > 0:
-        hint = 'it is the size of the window: reads = { window = "accumulate.window" }'
-        raise UsageError(f"window: expected a number of backward passes > 0, got {window}", hint)
-    return loss / window
-
-
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:
     """How many the loss of a result is a sum over, a number or a scalar tensor, and what else it holds."""
     rest = dict(result)

@@ -1,7 +1,5 @@
 """The accumulation window: the backward passes between two optimizer steps."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from graphtrain.kind import node, progress

@@ -1,7 +1,5 @@
 """The beginning of an epoch."""
 
-from __future__ import annotations
-
 from graphtrain.kind import node
 
 

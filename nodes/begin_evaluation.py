@@ -80,5 +80,8 @@ class BeginEvaluation:
         random.seed_everything(seed)
         recorder.means(self.split, ("whole",)).clear()
         if metric_objects:
-            objects_of.reset(metric_objects, self.split, recorder)
+            objects_of.updates_of(recorder, self.split).clear()
+            for name in metric_objects:
+                if name.startswith(f"{self.split}/"):
+                    metric_objects[name].reset()
         return self.split, training_state

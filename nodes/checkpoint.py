@@ -91,16 +91,13 @@ class Checkpoint:
         value = row.get(self.best or "")
         if value is not None and math.isfinite(value):
             is_among_best = self.retention().is_among_best(value, [other for _, other in self._best_saves()])
-            self.recorded = {
-                "step": self._recorder.place_of(row),
-                "value": value,
-                "due": is_evaluation and is_among_best,
-            }
+            place = self._recorder.place_of(row)
+            self.recorded = {"step": place, "value": value, "due": is_evaluation and is_among_best}
 
     def _best_saves(self) -> list[list[Any]]:
         """Place and value of the saves of this run that were among the best; a fork has none of those before it."""
         rows = self._recorder.rows
-        ranked = self.ranked.get(self._ranking, []) if rows else []
+        ranked = self.ranked.get(f"{self._best_mode} {self.best}", []) if rows else []
         first = self._recorder.place_of(rows[0]) if rows else 0
         saves = [save for save in ranked if save[0] >= first]
         # If a save has failed since, that may have been the last one: rather a checkpoint too many than the best lost.
@@ -113,13 +110,9 @@ class Checkpoint:
         if value is not None:
             self._rank(recorded["step"], value)
 
-    @property
-    def _ranking(self) -> str:
-        return f"{self._best_mode} {self.best}"
-
     def _rank(self, place: Place, value: float) -> None:
         """Note a save; of those of the run only the best are remembered."""
         saves = [*self._best_saves(), [place, value]]
         best = self.retention().ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
-        self.ranked = {**self.ranked, self._ranking: [saves[number] for number in sorted(best)]}
+        self.ranked = {**self.ranked, f"{self._best_mode} {self.best}": [saves[number] for number in sorted(best)]}
         self._failures = self._requests.failures

@@ -1,7 +1,5 @@
 """A branch: a node that does nothing, whose edges decide."""
 
-from __future__ import annotations
-
 from graphtrain.kind import node
 
 

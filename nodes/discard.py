@@ -1,7 +1,5 @@
 """Clearing the gradients without a step."""
 
-from __future__ import annotations
-
 from graphtrain.kind import node
 from graphtrain.nodes.zero_grad import ZeroGrad
 

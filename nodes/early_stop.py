@@ -1,7 +1,5 @@
 """Early stopping."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated

@@ -10,8 +10,6 @@ from graphtrain.lazy import lazy_import
 from graphtrain.nodes.end_evaluation import put_back
 
 if TYPE_CHECKING:
-    import torch
-
     from graphtrain.program.agreement import Agreement
     from graphtrain.storage import predictions
 else:
@@ -20,7 +18,7 @@ else:
 
 @node(effects="train", synchronises=True)
 def end_prediction(
-    model: torch.nn.Module,
+    model: Any,
     training_state: dict[str, Any],
     predictions_file: str | Path,
     written: int | None = None,

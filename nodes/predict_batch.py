@@ -54,6 +54,4 @@ class PredictBatch:
             raise UsageError(f"`{name}` must return a prediction for each sample; it returned nothing")
         return predictions
 
-    def idle(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> None:
-        """Take part in the forward pass of a sharded model, on a rank without a batch, with the first of the round."""
-        self(model, batch, predict_step)
+    idle = __call__  # on a rank without a batch: it takes part in the forward pass of a sharded model

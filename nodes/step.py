@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ class Step:
         steps: steps taken since the start.
 
     Raises:
-        UsageError: the step of the optimizer needs a closure, like that of LBFGS: use the kind `closure_step` instead.
+        UsageError: it is an LBFGS, whose steps need a closure: use the kind `closure_step` instead.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").clock("updates", "step.steps").set("log", every="10 updates")
@@ -41,10 +40,9 @@ class Step:
     def setup(self, optimizer: Any, notify: Callable[[str], None] | None = None) -> None:
         self._optimizers, self._notify = optimizers_of(optimizer), notify
         for optimizer in self._optimizers:
-            closure = inspect.signature(optimizer.step).parameters.get("closure")
-            if closure is not None and closure.default is closure.empty:
+            if isinstance(optimizer, torch.optim.LBFGS):
                 raise UsageError(
-                    f"`step` has gradients, and `{type(optimizer).__name__}` computes the loss itself, several times",
+                    "`step` has gradients, and `LBFGS` computes the loss itself, several times",
                     'train with the graph `lbfgs`: --graph lbfgs, in Python Graph.load("lbfgs")',
                 )
 

@@ -1,15 +1,10 @@
 """Stochastic weight averaging."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graphtrain.kind import node, progress
 from graphtrain.kind.trigger import Trigger
 from graphtrain.nodes.ema import move_towards
-
-if TYPE_CHECKING:
-    import torch
 
 
 @node(copies={"swa_model": "model"}, family="update")
@@ -36,6 +31,6 @@ class Swa:
 
     averaged: int = progress(0, adds=1)
 
-    def __call__(self, model: torch.nn.Module, swa_model: Any) -> None:
+    def __call__(self, model: Any, swa_model: Any) -> None:
         self.averaged += 1
         move_towards(swa_model, model, 1 / self.averaged)

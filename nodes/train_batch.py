@@ -12,7 +12,7 @@ from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
-from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, divided, loss_and_metrics, without_ask
+from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, loss_and_metrics, without_ask
 
 if TYPE_CHECKING:
     import torch
@@ -163,7 +163,12 @@ class TrainBatch(CallsTrainingStep):
                 sums = (f"{self._prefix}loss",)
                 # A sum with a Python number would make a 32-bit float of whole numbers on a device.
                 self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
-            share = loss if window == 1 or sums else divided(loss, window)  # a division costs 5 us with its backward
+            share = loss
+            if window != 1 and not sums:  # a division costs 5 us with its backward
+                if not window > 0:
+                    hint = 'it is the size of the window: reads = { window = "accumulate.window" }'
+                    raise UsageError(f"window: expected a number of backward passes > 0, got {window}", hint)
+                share = loss / window
             self._backward(share if loss_scale is None else scaled(share, loss_scale))
             value = loss.detach()
             if metrics or self._prefix or sums:

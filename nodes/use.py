@@ -1,7 +1,5 @@
 """Declaring that gradients are deliberately used without a step."""
 
-from __future__ import annotations
-
 from graphtrain.kind import node
 
 

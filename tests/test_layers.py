@@ -27,7 +27,7 @@ def rooms() -> dict[str, list[str]]:
 
 # A module imports what comes before it in this order, never what comes after. The modules directly under
 # `graphtrain/` are the ground on which everything stands.
-GROUND = ("alive", "errors", "lazy", "names", "outcome", "plain", "printable", "version")
+GROUND = ("errors", "lazy", "names", "outcome", "plain", "printable", "version")
 ORDER = tuple(package for packages in rooms().values() for package in packages)
 
 # The table of contents, and the way in for `python -m`: they name everything, and nothing of ours names them.

@@ -88,7 +88,7 @@ def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
     effects = optimizers_in(plan.nodes).get(optimizer, {})
     if fault.code == "G405" and "zero_grad" not in effects:
         fault = NEVER_CLEARED
-    if fault.code == "G702" and node.kind.has_effect("backward"):
+    if fault.code == "G702" and "backward" in node.kind.does:
         fault = STEP_WITHIN
     words = {"node": node.path, "divisor": "", **harm.words, "optimizer": f"`{optimizer}`"}
     words["step"] = effects["step"].path if "step" in effects else "step"
@@ -96,7 +96,7 @@ def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
 
     def acts(node: ProgramNode) -> bool:
         actions = node.plan_node.actions
-        return node.kind.has_effect("eval") if not optimizer else any(optimizer in each.optimizers for each in actions)
+        return "eval" in node.kind.does if not optimizer else any(optimizer in each.optimizers for each in actions)
 
     before = [number for number, each in enumerate(way[:-1]) if acts(each)]
     path = _names(way[before[-1] :] if before else way)

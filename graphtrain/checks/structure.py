@@ -165,7 +165,7 @@ def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         meant = nearest(slot, {*slots} - node.writes.keys())
         if slot not in slots and (slot not in returned or meant or _is_invalid(slot)):
             hint = suggestion(slot, slots) or "it writes nothing that could be renamed"
-            if node.body is None and kind.takes("a repeated step function"):
+            if node.body is None and "a repeated step function" in kind.takes:
                 hint = "it calls its step function several times a visit: what that returns cannot go to a slot"
             yield scope.problem("G115", thing, f"`{node.name}` writes no slot `{slot}`", hint)
         if _is_invalid(written):

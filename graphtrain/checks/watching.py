@@ -155,7 +155,7 @@ class Watch:
         """
         nodes = [node for node in self._program.nodes if "model" in node.kind.slots and node.node.body is None]
         used = [(node, model) for node in nodes for model in optimizers_of(node.scope, node.node, "model")]
-        models = dict.fromkeys([model for node, model in used if node.kind.has_effect("eval")])
+        models = dict.fromkeys([model for node, model in used if "eval" in node.kind.does])
         modes = {model: len(self.marks) + number for number, model in enumerate(models)}
         self.marks += [(None,)] * len(modes)
         for node, model in used:

@@ -106,7 +106,7 @@ def trace(held: Any) -> dict[str, Any]:
     """
     tensors = list(_traced(held))
     hashed = content.content_hash(tensors, most_bytes=_MOST_TRACED)[:16]
-    return {"versions": sum(tensor._version for tensor in tensors), "hash": hashed}
+    return {"versions": sum([tensor._version for tensor in tensors]), "hash": hashed}
 
 
 def _traced(held: Any) -> Iterator[torch.Tensor]:

@@ -43,7 +43,7 @@ def held_generators(data: Any) -> list[Any]:
     1
     """
     parts = parts_of(*loaders_of(data).values() or [data])
-    held = (value for part in parts for value in (part, *getattr(part, "__dict__", {}).values()))
+    held = [value for part in parts for value in (part, *getattr(part, "__dict__", {}).values())]
     return [*{id(value): value for value in held if category_of(type(value)) == "generator"}.values()]
 
 

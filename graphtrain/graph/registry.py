@@ -157,4 +157,4 @@ def summary(file: Traversable | None) -> str:
 def trains(graph: GraphData) -> bool:
     """True if some node of a graph, or of a body in it, runs a backward pass."""
     kinds = map(kind_of_node, nodes_of(graph).values())
-    return any(kind is not None and kind.has_effect("backward") for kind in kinds)
+    return any(kind is not None and "backward" in kind.does for kind in kinds)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-import functools
 import inspect
 import math
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -126,7 +125,12 @@ class Kind:
     Attributes:
         trigger: the name of its trigger parameter, "every" or "after", if it has one.
         actions: its effects, parsed, in order.
+        does: the names of these effects, whatever the optimizer.
+        takes: what the slots hold that a visit is given.
+        slots: every slot name that `reads` of a node may rename.
         fetches: True if it fetches batches, and has the fields about epochs.
+        reads_at_end: True if a method that is called at an end reads slots, which are those of a visit.
+        may_record_rows: True if it reads the recorder of metrics; a kind with `on_metrics` records no rows itself.
         keeps_state: True if its objects have a state of their own beside progress.
         may_return_slots: True if it is given a user's step function that may return values for further slots.
         records: the parameter with the prefix of its metrics, which has the name of a slot that it writes; or empty.
@@ -161,13 +165,22 @@ class Kind:
         for name in ("writes", "effects", "optional", "varying", "transient"):
             names = getattr(self, name)
             setattr(self, name, (names,) if isinstance(names, str) else tuple(names))
-        self.idle_without = tuple(each for each in self.optional if each in self.parameters)
-        self.optional = tuple(each for each in self.optional if each not in self.parameters)
+        self.idle_without = tuple([each for each in self.optional if each in self.parameters])
+        self.optional = tuple([each for each in self.optional if each not in self.parameters])
         self.trigger = self._typed(Trigger) or None
         self.actions = tuple(map(action_of, self.effects))
+        self.does = frozenset([action.effect for action in self.actions])
+        self.takes: frozenset[str] = frozenset().union(*[read.holds for read in self.reads])
+        read = [read.name for read in (*self.reads, *(self.setup_reads or ()))]
+        acted_on = [action.slot for action in self.actions if action.effect in ON_GRADIENTS]
+        acted_on += ["optimizer" for field in self.fields.values() if field.counts]
+        self.slots = tuple(dict.fromkeys([*read, *acted_on, *self.optional]))
         self.fetches = self.fields.keys() >= EPOCH_FIELDS
         self.keeps_state = self.has("state_dict") and self.has("load_state_dict")
-        self.may_return_slots = self.takes("a step function") and not self.takes("a repeated step function")
+        self.may_return_slots = "a step function" in self.takes and "a repeated step function" not in self.takes
+        self.may_record_rows = "recorder" in read and not self.has("on_metrics")
+        endings = [getattr(self.implementation, ending) for ending in ENDINGS if self.has(ending)]
+        self.reads_at_end = bool([each for each in endings if len(inspect.signature(each).parameters) > 1])
         self.records = next((name for name in self.writes if name in self.parameters), "")
         self.keeps = "keep" if self.may_return_slots and "keep" in self.parameters else ""
         self.monitor = self._typed(Metric)
@@ -175,14 +188,12 @@ class Kind:
         fixed = {self.trigger, FROM, *self.writes, *self.extra_due_fields.values()}  # read before the node runs
         if self.varying == ("",):
             is_class = inspect.isclass(self.implementation)
-            self.varying = () if is_class else tuple(name for name in self.parameters if name not in fixed)
-        actions = {action.effect for action in self.actions}
-        drawn = next((family for effect, family in _FAMILY_OF_EFFECT.items() if effect in actions), None)
-        self.family = self.family or drawn or ("bookkeeping" if actions or self.observer else "other")
-        read = {read.name for read in (*self.reads, *(self.setup_reads or ()))}
+            self.varying = () if is_class else tuple([name for name in self.parameters if name not in fixed])
+        drawn = [family for effect, family in _FAMILY_OF_EFFECT.items() if effect in self.does]
+        self.family = self.family or [*drawn, "bookkeeping" if self.does or self.observer else "other"][0]
         unknown = f"{{!r}}, which is no parameter; known: {', '.join(self.parameters) or 'none'}"
         flags = {name for name, each in self.fields.items() if self.trigger is not None and each.type in (bool, Any)}
-        copies = {name for name, source in self.copies.items() if {name, source} <= read}
+        copies = {name for name, source in self.copies.items() if {name, source} <= {*read}}
         slots = {slot for slot in (*self.writes, *self.optional) if str(slot).isidentifier()}
         slots -= {slot for slot in self.writes if self.writes.count(slot) > 1}
         rules: tuple[tuple[Iterable[Any], Container[Any], str], ...] = (
@@ -214,41 +225,11 @@ class Kind:
         """Its docstring."""
         return inspect.cleandoc(self.implementation.__doc__ or "")
 
-    @functools.cached_property
-    def reads_at_end(self) -> bool:
-        """True if a method that is called at an end reads slots, which are those of a visit."""
-        methods = [getattr(self.implementation, ending) for ending in ENDINGS if self.has(ending)]
-        return any(len(inspect.signature(method).parameters) > 1 for method in methods)
-
     @property
     def descriptions(self) -> dict[str, str]:
         """The description of each parameter that its docstring describes."""
         start = "the node is not due before this amount. Default: it may be due from the start."
         return {**({FROM: start} if FROM in self.parameters else {}), **descriptions_of(self.implementation)}
-
-    def has_effect(self, effect: str) -> bool:
-        """True if a visit may have an effect, whatever the optimizer."""
-        return any(action.effect == effect for action in self.actions)
-
-    def takes(self, what: Holds) -> bool:
-        """True if a visit is given a slot that holds this."""
-        return any(what in read.holds for read in self.reads)
-
-    @property
-    def may_record_rows(self) -> bool:
-        """True if it reads the recorder of metrics; a kind with `on_metrics` records no rows itself."""
-        reads = (*self.reads, *(self.setup_reads or ()))
-        return not self.has("on_metrics") and any(read.name == "recorder" for read in reads)
-
-    @functools.cached_property
-    def slots(self) -> tuple[str, ...]:
-        """Every slot name that `reads` of a node may rename."""
-        names = [read.name for read in (*self.reads, *(self.setup_reads or ()))]
-        names += [action.slot for action in self.actions if action.effect in ON_GRADIENTS]
-        names += self.optional
-        if any(field.counts for field in self.fields.values()):
-            names.append("optimizer")
-        return tuple(dict.fromkeys(names))
 
     def is_idle(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> bool:
         """True if the parameters without which there is nothing to do are all left out: None, or a bound of infinity.

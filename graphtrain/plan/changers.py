@@ -38,7 +38,7 @@ def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
         return set()
     if (counter := kind.counter(field.name)) is not None:  # the engine counts it, where the effects are
         effects = {"backward"} if field.name == counter.window else {"backward", "zero_grad"}
-        return _nodes_that(scope, lambda kind: any(map(kind.has_effect, effects)))
+        return _nodes_that(scope, lambda kind: not kind.does.isdisjoint(effects))
     if field.name != "due":  # nodes with `on_metrics` depend on the rows of metrics
         return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
     reads = plan.due_by(plan_node)

@@ -78,7 +78,7 @@ class PlanNode:
         self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
         self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
-        self.kills: frozenset[str] = _forgotten(scope) if kind.has_effect("forget") else frozenset()
+        self.kills: frozenset[str] = _forgotten(scope) if "forget" in kind.does else frozenset()
         self.optimizers = optimizers_of(scope, node, "optimizer")
         self.actions = [
             PlanAction(action.effect, optimizers_of(scope, node, action.slot), action.slot)

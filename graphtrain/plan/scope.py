@@ -166,7 +166,7 @@ class Scope:
         return any(
             (body := self.bodies[name]).steps and not body.counts_training
             if name in self.bodies
-            else kind is not None and kind.has_effect("step")
+            else kind is not None and "step" in kind.does
             for name, kind in self.kinds.items()
         )
 

@@ -99,7 +99,7 @@ CountedTerm = tuple[Clock, Term]
 
 def _stage_of(node: ProgramNode) -> str:
     """What a node calls step functions for: "train", "validate", "test" or "predict"."""
-    if node.kind.has_effect("backward"):
+    if "backward" in node.kind.does:
         return "train"
     called = {*resources_of(ref for read, ref in node.plan_node.reads if "a step function" in read.holds)}
     return "test" if "test_step" in called else "predict" if "predict_step" in called else "validate"
@@ -240,7 +240,7 @@ class Program:
     @property
     def training_precision(self) -> str:
         """The precision of the nodes that train; "32-true" if there are none, or they differ."""
-        training = [node for node in self.nodes if node.kind.has_effect("backward")]
+        training = [node for node in self.nodes if "backward" in node.kind.does]
         precisions = {node.parameters["precision"] for node in training if "precision" in node.parameters}
         return precisions.pop() if len(precisions) == 1 else "32-true"
 

@@ -33,7 +33,7 @@ class _EpochsOfWindows:
         nodes = plan.nodes_in(plan.main)
         self._source = _only([node for node in nodes if node.kind.fetches], "fetch batches")
         self._finish = _only([node for node in nodes if node.kind.trigger == "after"], "end the run")
-        _only([node for node in plan.nodes if node.kind.has_effect("backward")], "run backward")
+        _only([node for node in plan.nodes if "backward" in node.kind.does], "run backward")
         counters = [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
         self._window, self._counter = _only(counters, "count the passes of a window")
         ends = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore  # which torch.distributed does not mark as exported
 
-from graphtrain.alive import is_alive
 from graphtrain.errors import UsageError
+from graphtrain.ranks.alive import is_alive
 from graphtrain.ranks.ranks import FAILURE, WITH_DEVICES, LostRankError, Ranks
 
 # How long a rank waits for another by default: setup may download, the first batch may start workers.

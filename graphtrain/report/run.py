@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
-from graphtrain.alive import is_alive
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph import EditableGraph
 from graphtrain.graph.elements import END
 from graphtrain.names import in_natural_order
 from graphtrain.printable import error_lines, one_line, shown
+from graphtrain.ranks.alive import is_alive
 from graphtrain.report.activity import RunActivity
 from graphtrain.report.numbers import duration
 from graphtrain.report.recorded import Recorded

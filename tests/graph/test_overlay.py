@@ -155,7 +155,7 @@ CONFLICTS = {
         edit('guard = "window_cut"', 'expression = "next_batch.last"'),
     ),
     "`train_batch` would become a": (edit('set = "train_batch"', 'use = "sam_batch"'),
-                                     edit('set = "train_batch"', 'use = "train_adapted"')),
+                                     edit('set = "train_batch"', 'use = "manual_step"')),
     "it and `{0}` do not compose: each changes node `x`": (put("x", 'after = "step"')["x"],
                                                            put("x", 'after = "clip"')["x"]),
     "it and `{0}` do not compose: each changes node `clip`": (edit('replace = "clip"', 'use = "choice"'),

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from graphtrain import UsageError
-from graphtrain.alive import is_alive
 from graphtrain.ranks import launcher
+from graphtrain.ranks.alive import is_alive
 from graphtrain.ranks.launcher import launch, launched
 
 WAIT_SECONDS = 120

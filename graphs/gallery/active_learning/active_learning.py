@@ -7,12 +7,11 @@ In each of ten rounds, a new network is trained with all labels so far; then 15 
 the probabilities of the two most likely digits are closest. With `uncertain=false`, random images are labelled.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from graphtrain import Above, UsageError, lazy_import, node
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
@@ -76,11 +75,9 @@ def setup(uncertain: bool = True) -> dict[str, Any]:
     Arguments:
         uncertain: label the images the network is least sure of; false labels random images.
     """
-    from sklearn.datasets import load_digits
-
     from graphtrain import Loader
 
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     labels = torch.tensor(digits)
     train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1437, 360])

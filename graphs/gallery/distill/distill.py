@@ -6,12 +6,11 @@ The teacher was trained with the labels of these images. The student, a smaller 
 softened predictions of the teacher. The overlay `distill` calls the teacher before each step.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from graphtrain import StepFunction, lazy_import, node
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
@@ -54,9 +53,7 @@ def setup(temperature: float = 2.0) -> dict[str, Any]:
     Arguments:
         temperature: divides the logits of both networks.
     """
-    from sklearn.datasets import load_digits
-
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1000, 797])
     teacher = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Dropout(0.3), nn.Linear(256, 10))

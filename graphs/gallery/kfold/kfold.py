@@ -8,12 +8,11 @@ fifth. After the last fold, `out_of_fold/accuracy` covers all samples, each clas
 trained on it.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from graphtrain import Above, UsageError, lazy_import, node
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
@@ -90,11 +89,9 @@ def end_fold(model: Any, fold: int, validated: int, recorder: Any, ensemble: Any
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_breast_cancer
-
     from graphtrain import Loader
 
-    features, classes = load_breast_cancer(return_X_y=True)
+    features, classes = datasets.load_breast_cancer(return_X_y=True)
     order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
     inputs, labels = torch.tensor(features, dtype=torch.float32), torch.tensor(classes)
     data = torch.utils.data.TensorDataset(inputs[order], labels[order])

@@ -6,8 +6,6 @@ In the graph `lbfgs`, one node lets the optimizer compute the loss and its gradi
 them, about 1,600 times in 100 steps. `val/loss` is the mean squared error at points between the training points.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, Literal
 

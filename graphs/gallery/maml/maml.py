@@ -8,13 +8,11 @@ query points to evaluate on. The second command trains the same network on all w
 the mean squared error on the query points of 300 other waves, after three steps on the support points.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from graphtrain import Above, CallsTrainingStep, StepFunction, UsageError, lazy_import, loss_and_metrics, node
+from graphtrain import Above, StepFunction, UsageError, lazy_import, loss_and_metrics, node
 
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
@@ -77,24 +75,18 @@ def _call_with(weights: Mapping[str, Any], function: Any, model: Any, batch: Any
     return torch.func.functional_call(step, {f"model.{name}": each for name, each in weights.items()}, (batch,))
 
 
-@node(writes="loss", effects="backward")
-class TrainAdapted(CallsTrainingStep):
-    """Run forward and backward for the `query` of a task, with the weights adapted by the node `adapt`.
+@node(writes=("adapted_step", "query"), transient="adapted_step", family="compute")
+def use_adapted(model: Any, batch: Any, training_step: StepFunction, shift: Any) -> tuple[Any, Any]:
+    """Write a step function for the weights adapted by the node `adapt`, and the batch `query` of the task.
 
-    The gradients are for the weights before adaptation: first-order, or through the steps of `adapt`.
+    The gradients are those of the weights before adaptation: first-order, or through the steps of `adapt`.
 
     Reads:
-        training_step, window: as in `train_batch`.
         shift: what `adapt` adds to the parameters.
 
-    Arguments:
-        precision: as in `train_batch`, except "16-mixed". Default: "32-true".
-
     Writes:
-        loss: as in `train_batch`.
-
-    Raises:
-        UsageError: `training_step` did not return a loss.
+        adapted_step: read by `train_batch` as its `training_step`.
+        query: read by `train_batch` as its `batch`.
 
     >>> import torch
     >>> from graphtrain import Graph
@@ -103,16 +95,7 @@ class TrainAdapted(CallsTrainingStep):
     >>> graph.check()
     []
     """
-
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
-
-    def __call__(
-        self, model: Any, batch: Any, training_step: StepFunction, samples: int, shift: Any, window: int = 1
-    ) -> Any:
-        step = functools.partial(_call_with, _shifted(model, shift), training_step)
-        loss = self.loss_of(step, model, batch["query"], samples)
-        (loss / window).backward()
-        return loss.detach()
+    return functools.partial(_call_with, _shifted(model, shift), training_step), batch["query"]
 
 
 def waves(count: int, seed: int) -> list[dict[str, Any]]:

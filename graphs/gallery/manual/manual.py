@@ -6,12 +6,11 @@ The graph `manual` calls the function for every batch; metrics, validation, chec
 `fit`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from graphtrain import CallsTrainingStep, StepFunction, lazy_import, node, optimizers_of, progress
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 hooks = lazy_import("torch.optim.optimizer")
@@ -78,9 +77,7 @@ def training_step(model: Any, batch: Any, batch_index: int, optimizer: Any, head
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_digits
-
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1437, 360])
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))

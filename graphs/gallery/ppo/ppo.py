@@ -8,8 +8,6 @@ Each time step gives a reward of 1, and an episode has at most 500 steps. `rollo
 episodes that ended in a rollout, which is the number of steps the pole stayed up; an untrained policy reaches 22.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any
 

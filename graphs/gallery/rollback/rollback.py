@@ -8,14 +8,13 @@ training does not recover. The overlay `rollback` returns to the last checkpoint
 to the spike.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
 from graphtrain import Above, NotFiniteError, lazy_import, node, progress
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
@@ -108,9 +107,7 @@ class Rollback:
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_digits
-
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1437, 360])
     images[train[400::400]] = 10_000.0  # with three labels, of which no training can learn more than one

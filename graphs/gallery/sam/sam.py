@@ -6,12 +6,11 @@ Plain training memorizes the wrong labels. The overlay `sam` computes each gradi
 have the highest loss, so that training finds a flat minimum, where wrong labels fit less well.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from graphtrain import Above, CallsTrainingStep, Repeated, StepFunction, lazy_import, node, parameters_of
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
@@ -34,10 +33,9 @@ class SamBatch(CallsTrainingStep):
         precision: as in `train_batch`, except "16-mixed". Default: "32-true".
         compile: as in `train_batch`. Default: False.
         radius: length of that step, as the norm over all parameters together. Default: 0.05.
-        skip_none: as in `train_batch`. Default: False.
 
     Writes:
-        loss: the loss of the first pass, at the current weights, detached; None for a skipped batch.
+        loss: the loss of the first pass, at the current weights, detached.
 
     Raises:
         UsageError: `training_step` did not return a loss.
@@ -50,7 +48,6 @@ class SamBatch(CallsTrainingStep):
 
     compile: bool = False
     radius: Annotated[float, Above(0)] = 0.05
-    skip_none: bool = False
 
     def __call__(
         self, model: Any, batch: Any, training_step: StepFunction | Repeated, samples: int, optimizer: Any,
@@ -58,8 +55,6 @@ class SamBatch(CallsTrainingStep):
     ) -> Any:  # fmt: skip
         weights = [weight for weight in parameters_of(optimizer) if weight.requires_grad]
         loss = self.loss_of(training_step, model, batch, samples)
-        if loss is None:
-            return None
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         before = [weight.detach().clone() for weight in weights]
         length = nn.utils.get_total_norm(gradients) + 1e-12  # of a gradient that may be 0
@@ -75,11 +70,9 @@ class SamBatch(CallsTrainingStep):
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_digits
-
     from graphtrain import Loader
 
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1437, 360])
     labels[train[:575]] = torch.randint(10, (575,), generator=torch.Generator().manual_seed(1))

@@ -7,8 +7,6 @@ for each; the hidden state is passed from split to split without gradients. `val
 whole sequences of held-out files.
 """
 
-from __future__ import annotations
-
 import sysconfig
 from pathlib import Path
 from typing import Annotated, Any

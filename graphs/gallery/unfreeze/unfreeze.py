@@ -6,21 +6,18 @@ The overlay `unfreeze` trains only the new head for one epoch, while the body is
 with a separate optimizer and a smaller learning rate.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from graphtrain import lazy_import
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_digits
-
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
     first, train, val = order.split([1000, 60, 737])

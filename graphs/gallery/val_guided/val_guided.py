@@ -7,19 +7,18 @@ While most images of `guiding_data` are misclassified, steps are small; once mos
 times larger. The overlay `val_guided` evaluates between backward and step. Validation uses other images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from graphtrain import Metric, UsageError, lazy_import, node, parameters_of
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
 
 @node(effects="divide")
-class Guide:
+def guide(optimizer: Any, metrics: Mapping[str, float], *, metric: Metric = "guiding/loss") -> None:
     """Divide the gradients of `optimizer` by a metric of an evaluation, such as the loss on held-out data.
 
     Reads:
@@ -36,16 +35,12 @@ class Guide:
     >>> graph.check()
     []
     """
-
-    metric: Metric = "guiding/loss"
-
-    def __call__(self, optimizer: Any, metrics: Mapping[str, float]) -> None:
-        if not (value := metrics.get(self.metric, 0.0)) > 0:
-            message = f"guide divides by {self.metric}, and the evaluation gives {dict(metrics)}"
-            raise UsageError(message, "give the evaluation data, and name a loss that is above 0")
-        for parameter in parameters_of(optimizer):
-            if parameter.grad is not None:
-                parameter.grad /= value
+    if not (value := metrics.get(metric, 0.0)) > 0:
+        message = f"guide divides by {metric}, and the evaluation gives {dict(metrics)}"
+        raise UsageError(message, "give the evaluation data, and name a loss that is above 0")
+    for parameter in parameters_of(optimizer):
+        if parameter.grad is not None:
+            parameter.grad /= value
 
 
 def training_step(model: Any, batch: Any) -> dict[str, Any]:
@@ -57,9 +52,7 @@ def training_step(model: Any, batch: Any) -> dict[str, Any]:
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_digits
-
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
     train, guiding, val = order.split([1300, 137, 360])

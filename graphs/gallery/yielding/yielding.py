@@ -7,13 +7,12 @@ images, then the classifier to predict the digits from the codes. In each step, 
 get no gradients, so the labels do not influence the codes. A checkpoint can be saved between the two losses of a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from graphtrain import UsageError, described, lazy_import, node, optimizers_of, progress
 
+datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
@@ -76,9 +75,7 @@ def classification(model: Any, batch: Any) -> dict[str, Any]:
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from sklearn.datasets import load_digits
-
-    pixels, digits = load_digits(return_X_y=True)
+    pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1437, 360])
     parts = {
