@@ -86,8 +86,7 @@ def recorded(
 
     The objects are reset if that `ends` what they measure; `beside` has the names of other metrics of the row.
     """
-    updates = updates_of(recorder, owner)
-    updated = updates.take(_WHOLE) if ends else updates.peek(_WHOLE)
+    updated = updates_of(recorder, owner).take(_WHOLE, ends=ends)
     own = {name: value for name, value in objects.items() if name in updated}
     whole = joined(own, ranks) if own and ranks is not None else own
     metrics: dict[str, float] = {}

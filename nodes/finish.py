@@ -42,4 +42,4 @@ class Finish:
 
     def at_end(self, optimizer: Any = None) -> None:
         if not self._recorder.rows:
-            record_means(self._recorder, self._recorder.means("train").peek("log"), optimizer)
+            record_means(self._recorder, self._recorder.means("train").take("log", ends=False), optimizer)

@@ -58,7 +58,7 @@ class Log:
         self._record(optimizer)
 
     def _record(self, optimizer: Any, *, ends: bool = True, may_repeat: bool = False) -> None:
-        means = self._means.take("log") if ends else self._means.peek("log")
+        means = self._means.take("log", ends=ends)
         if self._objects:
             objects, recorder, ranks = self._objects, self._recorder, self._ranks
             means = means | objects_of.recorded(objects, objects_of.LOG, recorder, ranks, means, ends=ends)

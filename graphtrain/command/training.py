@@ -139,7 +139,7 @@ class _Training:
             fork = f"in a new directory, with --run-dir, or from this one: --fork {shlex.quote(str(run_dir))}"
             changed = f"the run in `{run_dir}` is finished, so nothing was run; changed since: "
             raise UsageError(changed + ", ".join(trainer.changes), f"start another run {fork}{further}")
-        digest = digest_of_ranks(trainer.gather(trainer.digest()))
+        digest = digest_of_ranks([own.decode() for own in current_ranks().gather(trainer.digest().encode())])
         report(f"{outcome}{further}: {run_dir}  digest {digest[:16]}")
         if outcome.resumable:
             report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))

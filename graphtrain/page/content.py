@@ -60,7 +60,6 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         "progress": _progress(run.snapshot()) if run.state in ACTIVE else None,
         "rows": len(rows),
         "settings": {printable(name): printable(str(value)) for name, value in run.settings.items()},
-        "versions": run.versions,
         "curves": [*_curves(rows, run.snapshot().clocks)],
         "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in run.activity.starts],
         "checkpoints": [

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from graphtrain.kind.trigger import Trigger
 from graphtrain.outcome import Outcome
-from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
+from graphtrain.resume.session import Session
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoints
@@ -37,8 +37,8 @@ def train_with_cuts(trainer: Trainer, run_dir: Path, kept: Path, number: int, se
             shutil.rmtree(generator.choice(cuts))
         shutil.copytree(newest, kept / newest.name, copy_function=os.link)
 
-    def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
-        requests = loop.requests
+    def place(session: Session) -> list[Transition]:
+        compiled, requests = session.compiled, session.requests
 
         def cutting(transition: Transition) -> Transition:
             def keep_and_run() -> int:

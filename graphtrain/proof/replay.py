@@ -15,6 +15,7 @@ from graphtrain.names import plainly_named
 from graphtrain.outcome import Outcome
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
+from graphtrain.resume.session import Session
 from graphtrain.trainer.breakpoints import Breakpoint, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
@@ -40,10 +41,10 @@ class Replay:
     def run_to(self, breakpoint: Callable[[CompiledGraph, Loop], Breakpoint]) -> bool:
         """Run to a breakpoint, such as that of `after_amount`; False if the run ends before."""
 
-        def place(compiled: CompiledGraph, loop: Loop) -> list[Transition]:
-            self.compiled = compiled
-            transitions = _clearing_slots(compiled, compiled.compiler.transitions)
-            return with_breakpoints(transitions, [breakpoint(compiled, loop)], loop.requests)
+        def place(session: Session) -> list[Transition]:
+            self.compiled = session.compiled
+            transitions = _clearing_slots(self.compiled, self.compiled.compiler.transitions)
+            return with_breakpoints(transitions, [breakpoint(self.compiled, session.loop)], session.requests)
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED
 

@@ -20,11 +20,11 @@ from graphtrain.errors import RanksError, UsageError
 from graphtrain.plain import is_scalar
 from graphtrain.program import run_state
 from graphtrain.program.bind import ProgramNode
-from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.loop import Transition
 from graphtrain.proof.comparison import StateDifference, compare, is_same
 from graphtrain.proof.history import Segment
 from graphtrain.ranks import current_ranks
+from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.state_files import state_digest
 from graphtrain.trainer.breakpoints import Breakpoint, with_breakpoints
@@ -64,7 +64,7 @@ def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
     trainer, ranks = make(segment), current_ranks()
     try:
         goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
-        reexecution = _Reexecution(goal, trainer.gather)
+        reexecution = _Reexecution(goal)
         trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path)
         return reexecution.verdict(segment)
     except RanksError:
@@ -75,22 +75,19 @@ def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
 
 @final
 class _Reexecution:
-    """A replay towards a checkpoint.
+    """A replay towards a checkpoint."""
 
-    Arguments:
-        gather: returns the values of all ranks, in the order of ranks.
-    """
-
-    def __init__(self, goal: Checkpoint, gather: Callable[[Any], list[Any]]) -> None:
-        self._goal, self._gather = goal, gather
+    def __init__(self, goal: Checkpoint) -> None:
+        self._goal = goal
         self._goal_path = goal.manifest.position
         self._goal_ended = goal.manifest.ended
         self._nearest: list[StateDifference] | None = None
         self._nearness: tuple[float, float] = math.inf, math.inf  # its counters that differ, and all its differences
 
-    def begin(self, compiled: CompiledGraph, loop: Loop) -> list[Transition]:
-        """The transitions, with breakpoints where the replay stops; the loop is at the start of the span."""
-        self._compiled, self._loop = compiled, loop
+    def begin(self, session: Session) -> list[Transition]:
+        """The transitions, with breakpoints where the replay stops; the session is at the start of the span."""
+        self._compiled, self._loop, self._gather = session.compiled, session.loop, session.world.gather
+        compiled = session.compiled
         if self._goal.manifest.sharded:
             from graphtrain.resume.sharded import assembled  # which few runs need
 
@@ -112,7 +109,7 @@ class _Reexecution:
         breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
         if not self._goal_ended:  # a run stops at the end by itself
             breakpoints.append(Breakpoint(self._goal_index, self._is_there))
-        return with_breakpoints(compiled.compiler.transitions, breakpoints, loop.requests)
+        return with_breakpoints(compiled.compiler.transitions, breakpoints, session.requests)
 
     def verdict(self, segment: Segment) -> Verdict:
         """The comparison, once the run has stopped."""

@@ -19,10 +19,7 @@ class RunActivity:
     continue where a run was resumed or rewired, and never fall; a renamed node begins at zero under its new name. Those
     of nodes in a body are over all times that it ran.
 
-    It is empty where nothing was counted. One pass over a million lines takes some ten seconds.
-
-    Arguments:
-        run_dir: the run directory.
+    It is empty where nothing was counted.
 
     Raises:
         UsageError: the file cannot be read, or a line is not one that a run has written; where it is read.
@@ -70,10 +67,8 @@ class RunActivity:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Where the run was started: ``time``, ``rows``, and ``event``, which is begun, resumed or rewired."""
-        return [
-            {key: line.get(key) for key in ("time", "rows", "event")} for line in self._file.rows() if "event" in line
-        ]
+        """Where the run was started: ``time``, ``rows``, ``event``, which is begun, resumed or rewired, and more."""
+        return [line for line in self._file.rows() if "event" in line]
 
     def at(self, row: int) -> dict[str, Any] | None:
         """The totals when a row of metrics was recorded; None where nothing was counted until then.

@@ -31,13 +31,8 @@ def figure_of(
 ) -> Figure:
     """A figure with one axis for each group of metrics: all losses first, all accuracies, rates last.
 
-    The rounds of graphs around the training have one colour. Values that are not finite are gaps.
-
-    Arguments:
-        names: the metrics to draw.
-        x: the column of the first coordinate.
-        clocks: the columns for graphs around the training, such as ``("fold",)``. Default: none.
-        title: a line above. Default: none.
+    The rounds of graphs around the training, whose columns are the clocks, have one colour. Values that are not finite
+    are gaps. `x` is the column of the first coordinate.
 
     >>> figure_of([{"step": 1, "lr": 0.1, "loss": 2.0}, {"step": 2, "loss": 1.0}], ["loss", "lr"], "step")
     <CurvesFigure size 900x320 with 2 Axes>

@@ -49,17 +49,10 @@ class Beginning:
 
     Arguments:
         graph: the graph that is run.
-        rows: the rows that are kept, oldest first: none for a new run; on a resume those recorded before the
-            checkpoint. Rows that were logged after them will be logged again.
+        rows: the rows that are kept, oldest first: those before the checkpoint; later ones will be logged again.
         hyper_parameters: name -> plain value, such as ``{"optimizer.lr": 0.1, "accumulate.every": 4, "seed": 0}``.
         run_dir: the run directory. Default: None, the run has none.
-        clocks: the columns of rows with the round of an outer graph, such as `fold`; in each round `step` restarts.
-            Default: none.
-
-    >>> from graphtrain import Graph
-    >>> beginning = Beginning(Graph.load("fit"), rows=[{"step": 10, "epoch": 0.5, "loss": 0.25}])
-    >>> beginning.rows[-1]["step"]
-    10
+        clocks: the columns of rows with the round of an outer graph, such as `fold`; in each, `step` restarts.
     """
 
     graph: EditableGraph
@@ -72,8 +65,8 @@ class Beginning:
 class RunLogger(ABC):
     """A logger that follows a run across processes, so that its log has every row exactly once.
 
-    A logger, of this class or a plain function, that raises an exception after the run has begun is off from then on,
-    which one line says; the run continues.
+    `show`, `flush` and `ended` are optional. A logger, of this class or a plain function, that raises an exception
+    after the run has begun is off from then on, which one line says; the run continues.
 
     >>> from graphtrain import Graph
     >>> class Count(RunLogger):
@@ -101,8 +94,6 @@ class RunLogger(ABC):
     def close(self) -> None:
         """Called when the run stops: close files. A later row opens them again."""
 
-    # Optional methods.
-
     def show(self, name: str, value: Shown, step: int) -> None:  # noqa: B027
         """Called with the texts, images and histograms that kinds pass to ``recorder.show``. They are in no row."""
 
@@ -110,12 +101,7 @@ class RunLogger(ABC):
         """Called at every checkpoint, with all rows that it counts: flush them to permanent storage."""
 
     def ended(self, state: str, error: BaseException | None) -> None:  # noqa: B027
-        """Called when the run stops, before `close`.
-
-        Arguments:
-            state: "finished", "stopped" (it can be continued), or "failed".
-            error: the exception with which it stops; None if there is none.
-        """
+        """Called when the run stops, before `close`: "finished", "stopped" or "failed", and by which exception."""
 
 
 @final

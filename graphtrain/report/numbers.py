@@ -10,10 +10,8 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 def duration(seconds: float) -> str:
     """A time in its two largest units.
 
-    >>> duration(0.4), duration(41), duration(133), duration(3 * 3600 + 5 * 60 + 59), duration(52 * 3600)
-    ('0 s', '41 s', '2 min 13 s', '3 h 05 min', '2 d 4 h')
-    >>> duration(float("nan")), duration(-1)
-    ('?', '0 s')
+    >>> duration(-1), duration(133), duration(3 * 3600 + 5 * 60 + 59), duration(52 * 3600), duration(float("nan"))
+    ('0 s', '2 min 13 s', '3 h 05 min', '2 d 4 h', '?')
     """
     if not math.isfinite(seconds):
         return "?"
@@ -75,10 +73,8 @@ def size(number_of_bytes: float) -> str:
 def metric(value: float) -> str:
     """A value in four significant digits; whole numbers below a million keep all of theirs.
 
-    >>> metric(0.042317), metric(1e-05), metric(12), metric(54321), metric(54321.7), metric(7.0), metric(float("nan"))
-    ('0.04232', '1e-05', '12', '54321', '54322', '7', 'nan')
-    >>> metric(float("-inf")), metric(123456789.0)
-    ('-inf', '1.235e+08')
+    >>> metric(0.042317), metric(1e-05), metric(54321), metric(54321.7), metric(7.0), metric(123456789.0)
+    ('0.04232', '1e-05', '54321', '54322', '7', '1.235e+08')
     """
     if math.isfinite(value) and 1e4 <= abs(value) < 1e6:
         return f"{value:.0f}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import EditableGraph
+from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.report.numbers import metric
 from graphtrain.report.snapshot import Snapshot
@@ -35,9 +36,9 @@ def joined(rows: Iterable[Mapping[str, float]], clocks: Sequence[str] = ()) -> l
     position = {"step", "epoch", *clocks}
     whole: list[dict[str, float]] = []
     for row in rows:
-        last = whole[-1] if whole else None
-        is_same = last is not None and all(last.get(name) == row.get(name) for name in position)
-        if last is not None and is_same and not last.keys() & row.keys() - position:
+        last = whole[-1] if whole else {}
+        is_same = last and all(last.get(name) == row.get(name) for name in position)
+        if is_same and not last.keys() & row.keys() - position:
             last.update(row)
         else:  # of another step, or a metric that this step has twice
             whole.append(dict(row))
@@ -79,12 +80,9 @@ class Recorded(ABC):
         Raises:
             UsageError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            why = f"a table needs pandas, which cannot be imported: {error}"
-            raise UsageError(why, "pip install pandas") from error
-        return pandas.DataFrame(_joined(self.metrics, [*self.snapshot().clocks]) if joined else self.metrics)
+        rows = _joined(self.metrics, [*self.snapshot().clocks]) if joined else self.metrics
+        frame: pandas.DataFrame = imported("pandas").DataFrame(rows)
+        return frame
 
     def plot(self, names: str | Iterable[str] | None = None, x: Literal["step", "epoch"] = "step") -> Figure:
         """The metrics as curves, with one axis for all losses, one for all accuracies, and so on.
@@ -99,11 +97,9 @@ class Recorded(ABC):
         Raises:
             UsageError: matplotlib is not installed, there are no such metrics, or none yet.
         """
-        try:
-            from graphtrain.report.figure import figure_of
-        except ImportError as error:
-            why = f"a plot needs matplotlib, which cannot be imported: {error}"
-            raise UsageError(why, "pip install matplotlib") from error
+        imported("matplotlib")
+        from graphtrain.report.figure import figure_of
+
         if x not in ("step", "epoch"):
             raise UsageError(f'plot: x: expected "step" or "epoch"; got {x!r}')
         rows, clocks = self.metrics, [*self.snapshot().clocks]

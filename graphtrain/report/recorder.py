@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -15,15 +16,7 @@ import torch
 from graphtrain.errors import UsageError
 from graphtrain.report.logger import Logger as Logger
 from graphtrain.report.logger import Loggers, Shown
-from graphtrain.report.values import (
-    REDUCTIONS,
-    ROW_POSITION,
-    Reduced,
-    as_number,
-    as_numbers,
-    check_metric,
-    detached,
-)
+from graphtrain.report.values import REDUCTIONS, ROW_POSITION, Reduced, as_numbers, check_metric, detached
 
 Place = float | list[float]
 Sums = dict[str, list[Any]]
@@ -37,15 +30,8 @@ class Means:
     """Means of named values, weighted by samples, over one or more horizons that are reset independently.
 
     The sums are in double precision and updated one value at a time, in order: their bits do not depend on when they
-    are updated.
-
-    Arguments:
-        horizons: the names of the intervals that means are taken over, such as ``("log", "epoch")``.
-        gather: sends the sums of a horizon to all ranks, and returns those of each. Default: there is one process.
-
-    Attributes:
-        only_finite: True to leave out what is added with a loss that is not finite; every `add` then waits for the
-            device. Default: False.
+    are updated. With `only_finite`, what is added with a loss that is not finite is left out, and every `add` waits for
+    the device. `gather` sends the sums of a horizon to all ranks, and returns those of each.
 
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
@@ -80,16 +66,12 @@ class Means:
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
 
-    def take(self, horizon: str) -> dict[str, float]:
-        """The means since this horizon was last taken; resets it."""
-        means = self.peek(horizon)
-        self._sums[horizon] = {}
-        return means
-
-    def peek(self, horizon: str) -> dict[str, float]:
-        """The means, or other reductions, of all ranks since this horizon was last taken."""
+    def take(self, horizon: str, *, ends: bool = True) -> dict[str, float]:
+        """The means, or other reductions, of all ranks since this horizon was reset; resets it if that `ends` it."""
         self.settle()
         sums = self._sums.get(horizon, {})
+        if ends:
+            self._sums[horizon] = {}
         whole = added(self._gather(sums)) if self._gather is not None else sums
         return {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
 
@@ -106,10 +88,8 @@ class Means:
                 entries.append(("loss", values, samples, "total" if "loss" in summed else "mean"))
                 continue
             for name, value in values.items():
-                if isinstance(value, Reduced):
-                    entries.append((name, value.value, samples, value.how))
-                else:
-                    entries.append((name, value, samples, "total" if name in summed else "mean"))
+                how = value.how if isinstance(value, Reduced) else "total" if name in summed else "mean"
+                entries.append((name, value.value if isinstance(value, Reduced) else value, samples, how))
         self._waiting.clear()
         numbers = as_numbers([value for _, value, _, _ in entries])
         weights = [samples for _, _, samples, _ in entries]
@@ -129,16 +109,6 @@ class Means:
                 else:  # in place, as for every loss: 0.5 us less
                     whole[0] += part[0]
                     whole[1] += part[1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """The sums, as plain data."""
-        self.settle()
-        return copy.deepcopy(self._sums)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load saved sums."""
-        self.clear()
-        self._sums |= copy.deepcopy({**state})
 
 
 def added(parts: Iterable[Sums]) -> Sums:
@@ -168,11 +138,7 @@ def _joined(name: str, whole: list[Any] | None, part: list[Any]) -> list[Any]:
 class Recorder:
     """The running means, the rows recorded from them, and the loggers that receive each new row.
 
-    Arguments:
-        position: returns the optimizer step and the (fractional) epoch that a row belongs to, and the clocks of graphs
-            around the one that trains, a column of rows each.
-        columns: returns the names of all such columns that rows may have. Default: none.
-        gather: as for `Means`.
+    A row begins with its `position`: step, epoch, and those of `columns` that are clocks of graphs around now.
 
     Attributes:
         running_means: by name.
@@ -207,7 +173,7 @@ class Recorder:
     @property
     def place(self) -> Place:
         """The place of a row recorded now, as for `place_of`."""
-        return self.place_of(self._row({}))
+        return self.place_of(self._position())
 
     def place_of(self, row: Mapping[str, float]) -> Place:
         """The common place of the rows of one moment: the clocks of outer graphs, if any, then the step.
@@ -249,7 +215,9 @@ class Recorder:
                     logger.call("show", name, value, step)
 
     def _row(self, values: Mapping[str, float]) -> dict[str, float]:
-        return {**self._position(), **{name: as_number(value) for name, value in values.items()}}
+        plain = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+        numbers = {name: int(value) if isinstance(value, Integral) else float(value) for name, value in plain.items()}
+        return {**self._position(), **numbers}
 
     def recorded_now(self) -> dict[str, float]:
         """The last value of every metric recorded at the present step."""
@@ -276,9 +244,12 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Any]:
         """All running means, as plain data; rows have their own file."""
-        return {name: means.state_dict() for name, means in self.running_means.items()}
+        for means in self.running_means.values():
+            means.settle()
+        return copy.deepcopy({name: means._sums for name, means in self.running_means.items()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load saved means."""
         for name, sums in state.items():
-            self.means(name).load_state_dict(sums)
+            self.means(name).clear()
+            self.running_means[name]._sums |= copy.deepcopy({**sums})

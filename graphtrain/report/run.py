@@ -36,14 +36,9 @@ from graphtrain.storage.run_directory import (
     read_status,
 )
 
-_VERSIONS = ("graphtrain", "python", "torch", "numpy")
-
 
 def run_directories(folder: Path, depth: int = 4) -> Iterator[Path]:
-    """The run directories at a folder and at most four levels below it, by name; links and hidden ones are left out.
-
-    Numbers in names are compared as numbers. Folders inside a run directory are not runs.
-    """
+    """The run directories at a folder and at most four levels below it, not below another, by name; no links."""
     if _is_run(folder):
         yield folder
     elif depth and os.access(folder, os.R_OK | os.X_OK):
@@ -142,21 +137,11 @@ class Run(Recorded):
         """
         return [start for start in read_starts(self.path) if {"run", "checkpoint"} <= start.keys()]
 
-    def _noted(self, what: str) -> Mapping[str, Any]:
-        """What the last start has noted."""
-        noted = self.starts[-1].get(what) if self.starts else None
-        return noted if isinstance(noted, Mapping) else {}
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Those of graphtrain, Python, torch and NumPy at the last start, and the git revision, as far as known."""
-        noted = {**self._noted("environment"), "revision": self._noted("origin").get("revision")}
-        return {name: str(noted[name]) for name in (*_VERSIONS, "revision") if noted.get(name)}
-
     @property
     def command(self) -> list[str]:
         """The words of the command by which it was last started; empty if they are not known."""
-        return shlex.split(str(self._noted("about").get("command") or ""))
+        about = self.starts[-1].get("about") if self.starts else None
+        return shlex.split(str(about.get("command") or "")) if isinstance(about, Mapping) else []
 
     @property
     def script(self) -> str:

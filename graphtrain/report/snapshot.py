@@ -108,8 +108,7 @@ class Display(ABC):
     """Shows one run. It is called from the main thread only, so that no lock is held when loader workers are forked.
 
     Attributes:
-        interval_seconds: the least time between two calls of `show`. Default: 0.25; drawing a panel takes 1 ms during
-            training.
+        interval_seconds: the least time between two calls of `show`. Default: 0.25.
     """
 
     interval_seconds: float = 0.25

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, final
 
 from graphtrain.errors import GraphtrainError, UsageError
+from graphtrain.lazy import imported
 from graphtrain.plain import json_value
 from graphtrain.report.logger import Beginning, Histogram, Image, RunLogger, Shown, Text
 from graphtrain.storage.files import replace_file
@@ -22,12 +23,9 @@ class TensorBoard(RunLogger):
     """A logger that writes event files for TensorBoard; ``tensorboard --logdir runs`` shows them.
 
     Every value of a row is a scalar. The hyper-parameters and the graph, as TOML, are texts at the step from which a
-    process trained with them.
-
-    The sizes of the event files are noted at every checkpoint, and a resume truncates them to those of its checkpoint.
-    A row is on disk when the call returns. TensorBoard shows one value per name and step: where several rows of one
-    step share a name, it shows the last. If rows have a column for a graph around the training, such as `fold`, each of
-    its values has a separate curve: ``val/loss/fold 2``.
+    process trained with them. A resume truncates the event files to its checkpoint. Of several rows of one step that
+    share a name, TensorBoard shows the last. If rows have a column for a graph around the training, such as `fold`,
+    each of its values has a separate curve: ``val/loss/fold 2``.
 
     Arguments:
         folder: the folder of the event files, for one run only. Default: `tensorboard` inside the run directory.
@@ -44,11 +42,8 @@ class TensorBoard(RunLogger):
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        try:
-            from torch.utils.tensorboard import writer
-        except ImportError as error:
-            raise UsageError(f"TensorBoard cannot be imported: {error}", "pip install tensorboard") from error
-        self._make_writer = writer.SummaryWriter
+        imported("tensorboard")
+        self._make_writer = imported("torch.utils.tensorboard").SummaryWriter
         self._given_folder = Path(folder) if folder is not None else None
         self._folder = Path()
         self._clocks: tuple[str, ...] = ()
@@ -95,7 +90,7 @@ class TensorBoard(RunLogger):
         if self.writer is not None:
             with self._opened():
                 self.writer.flush()
-                self._note({})
+                self._note()
 
     def close(self) -> None:
         """Close the event file; a later row opens another one."""
@@ -123,7 +118,8 @@ class TensorBoard(RunLogger):
             time.sleep(1 - time.time() % 1)
         self.writer = self._make_writer(str(self._folder))
         (path,) = {*self._folder.glob("*tfevents*")} - before
-        self._note({path.name: 0})
+        self._sizes[path.name] = 0
+        self._note()
 
     def _write(self, row: Mapping[str, float]) -> None:
         self._rows += 1
@@ -135,10 +131,10 @@ class TensorBoard(RunLogger):
 
     # ---- sizes
 
-    def _note(self, opened: Mapping[str, int]) -> None:
+    def _note(self) -> None:
         """Add a line to `sizes.jsonl`: the rows so far, and the sizes of the event files that have them."""
         paths = [path for name in self._sizes if (path := self._folder / name).exists()]
-        self._sizes = {**{path.name: path.stat().st_size for path in paths}, **opened}
+        self._sizes = {path.name: path.stat().st_size for path in paths}
         with (self._folder / "sizes.jsonl").open("a") as file:
             file.write(json.dumps({"rows": self._rows, "sizes": self._sizes}) + "\n")
 

@@ -7,7 +7,7 @@ import numbers
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
@@ -27,7 +27,11 @@ class Reduced(ABC):
     """A metric that a row does not average over samples."""
 
     value: Any
-    how: ClassVar[str]
+
+    @property
+    def how(self) -> str:
+        """Its name among `REDUCTIONS`."""
+        return type(self).__name__.lower()
 
 
 @final
@@ -43,8 +47,6 @@ class Sum(Reduced):
     Sum(value=3)
     """
 
-    how = "sum"
-
 
 @final
 class Max(Reduced):
@@ -54,8 +56,6 @@ class Max(Reduced):
     Max(value=0.5)
     """
 
-    how = "max"
-
 
 @final
 class Min(Reduced):
@@ -64,8 +64,6 @@ class Min(Reduced):
     >>> Min(0.5)
     Min(value=0.5)
     """
-
-    how = "min"
 
 
 # The function that reduces two values to one, by `how`.
@@ -77,16 +75,7 @@ REDUCTIONS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
-    """Raise if this is not a valid metric.
-
-    Arguments:
-        source: the beginning of the message, which names its source.
-        remedy: the beginning of the hint where it is no number. Default: none.
-
-    Raises:
-        UsageError: the name is not a string, or one that every row has; or the value is neither a real number nor a
-            tensor of one element.
-    """
+    """Raise a UsageError, which begins with the source, unless this is a metric; the remedy comes before others."""
     if not isinstance(name, str):
         raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are strings")
     if name in ROW_POSITION:
@@ -111,7 +100,7 @@ def not_finite_since(rows: Iterable[Mapping[str, float]]) -> str:
                 since.pop(name, None)
             elif name.rpartition("/")[2] == "loss":
                 since.setdefault(name, row["step"])
-    return ", ".join(f"`{name}` is not finite since step {step}" for name, step in since.items())
+    return ", ".join([f"`{name}` is not finite since step {step}" for name, step in since.items()])
 
 
 def detached(value: Any) -> Any:
@@ -126,17 +115,6 @@ def detached(value: Any) -> Any:
     # A computed tensor has its own memory: a copy of it would cost 1 us for nothing.
     is_computed = value.grad_fn is not None and not value._is_view()
     return value.detach() if is_computed else value.detach().clone()
-
-
-def as_number(value: Any) -> int | float:
-    """A metric as a plain number.
-
-    >>> as_number(torch.tensor(2)), as_number(True), as_number(0.5)
-    (2, 1, 0.5)
-    """
-    if isinstance(value, torch.Tensor):
-        value = value.item()
-    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def as_numbers(values: Sequence[Any]) -> list[float]:
@@ -156,10 +134,8 @@ def as_numbers(values: Sequence[Any]) -> list[float]:
 def described(value: Any) -> str:
     """A value in words, by its type.
 
-    >>> described(torch.zeros(2, 3)), described(None), described([0.5])
-    ('a tensor of shape (2, 3)', 'nothing', 'a list of 1')
-    >>> described(3), described({}), described(None)
-    ('an int', 'a dict', 'nothing')
+    >>> described(torch.zeros(2, 3)), described(None), described([0.5]), described(3)
+    ('a tensor of shape (2, 3)', 'nothing', 'a list of 1', 'an int')
     """
     if isinstance(value, torch.Tensor):
         return f"a tensor of {'complex numbers, of ' if value.is_complex() else ''}shape {tuple(value.shape)}"

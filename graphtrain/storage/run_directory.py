@@ -29,10 +29,7 @@ _NUMBERS = {int, float}
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """The starts of the run in a directory, oldest first, as far as they can be read: a kill may have cut a line.
-
-    One that failed before it began has a status, and no start.
-    """
+    """The starts of the run in a directory, oldest first, as far as they can be read: a kill may have cut a line."""
     starts: list[Any] = []
     with suppress(OSError):
         for line in (path / STARTS_FILE).read_bytes().splitlines():

@@ -23,14 +23,9 @@ from graphtrain.program.triggers import Every, reached
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A node, a condition, and the request that is added when the condition holds.
+    """A request that is added before or after a node runs, each time that a condition holds.
 
-    Attributes:
-        index: the node.
-        holds: the condition, evaluated each time the run reaches the node.
-        when: `before` the node, which is then not run; or `after` it has run.
-        request: `pause` returns control at once, at any position; `reached` and `breakpoint` save a checkpoint first,
-            if that is possible.
+    The request `pause` returns control at once, at any position; `reached` and `breakpoint` save first, if possible.
     """
 
     index: int
@@ -91,10 +86,9 @@ def parse_amount(text: str, graph: GraphData, option: str = "until", example: st
 
 
 def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
-    """Breakpoints that stop a run before it fetches another batch once an amount is reached; none for "never".
+    """Breakpoints that stop a run before it fetches another batch once an amount is reached, and what is due is done.
 
-    So everything that the amount makes due, such as a validation, is done before the run stops. In a graph that does
-    not count batches the run stops before the node that counts the unit.
+    In a graph that does not count batches the run stops before the node that counts the unit.
     """
     clocks, limits = compiled.program.clocks, compiled.program.limits(limit)
     before = [clocks[clock.node.scope].get("batches", clock).node.index for clock, _ in limits]
@@ -114,8 +108,8 @@ def before_node(
 
     Arguments:
         option: the option that the path was given by, for messages.
-        passing: called at each visit; if it returns True, the run does not stop. Default: it always stops.
-        runs: stop only once the node has run this often, in a nested graph since that began. Default: each time.
+        passing: the run does not stop at visits at which it returns True.
+        runs: stop only once the node has run this often, in a nested graph since that began.
 
     Raises:
         UsageError: there is no such node, or it never runs because a resource is missing.

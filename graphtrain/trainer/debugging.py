@@ -11,17 +11,13 @@ from graphtrain.printable import one_line
 _PACKAGE = Path(__file__).parent.parent
 # By the name of the module, not by its file: a user's own folder may well be called `click`.
 _MACHINERY = frozenset({"click", "rich", "importlib", "contextlib", "runpy"})
-_MOST_CHARACTERS = 300
 
 
 def error_line(error: BaseException) -> str:
-    """An exception on one line, with the line of the user's code that raised it, and what a node notes on it."""
+    """An exception on one line, with the line of the user's code that raised it."""
     frames = None if isinstance(error, GraphtrainError) else users_frames(error.__traceback__)
     where = f" ({Path(frames.tb_frame.f_code.co_filename).name}:{frames.tb_lineno})" if frames is not None else ""
-    line = one_line(f"{type(error).__name__}: {' '.join(str(error).split())}", _MOST_CHARACTERS) + where
-    notes = [note for note in getattr(error, "__notes__", ()) if not note.startswith("raised in node ")]
-    is_told = isinstance(error, GraphtrainError) or not notes
-    return line if is_told else f"{line} hint: {one_line(notes[0], _MOST_CHARACTERS)}"
+    return one_line(f"{type(error).__name__}: {' '.join(str(error).split())}", 300) + where
 
 
 def users_frames(frames: TracebackType | None) -> TracebackType | None:

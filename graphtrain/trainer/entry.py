@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphtrain.errors import CheckpointError, UsageError
+from graphtrain.kind.trigger import Trigger
 from graphtrain.names import quoted
 from graphtrain.program import run_state
 from graphtrain.program.requests import SavePolicy
+from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
 from graphtrain.resume.setup_change import setup_changes, unexplained
@@ -18,9 +20,38 @@ from graphtrain.storage.run_directory import last_status
 from graphtrain.trainer.live_run import LiveRun
 
 
-def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
-    """Begin or resume a run; `holder` is as for `Session.set_up`."""
+def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger | None) -> None:
+    """Begin or resume a run, unless it has begun in this process; `holder` is as for `Session.set_up`."""
+    session, files = run.session, run.files
+    was_over = run.has_begun or _begin(run, options, holder)
+    compiled, loop = session.compiled, session.loop
+    if loop.ended:  # its end may have been moved since
+        loop.position, loop.ended = compiled.leave_again(loop.position)
+    if not (run.is_noted or (was_over and loop.ended)):
+        checkpoint, environment, setup = run.resumed_from, session.environment, session.setup
+        is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
+        if files is not None and environment is not None:
+            # Written once, and again when it differs: it may be long.
+            known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
+            name = checkpoint.path.name if checkpoint is not None else None
+            files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
+            run.writer.check()
+        run.announce("resumed" if is_ours else "begun")
+        run.write_status()
+        run.is_noted = True
+    if compiled.activity(loop.position) is None:
+        for name in compiled.state.objects.trained_in_evaluation_mode():
+            run.notices.once(
+                f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
+                f"call {name}.train() first, unless this is intended"
+            )
+    run.started(limit)
+
+
+def _begin(run: LiveRun, options: ResumeOptions, holder: Any) -> bool:
+    """Begin or resume a run; True if it was finished before."""
     session, files, random = run.session, run.files, capture_random()
+    require_equal_weights(session.world, session.resources)
     returning = session.compiled.returning
     if returning and files is None and not run.is_replay:
         raise UsageError(
@@ -38,8 +69,7 @@ def begin(run: LiveRun, options: ResumeOptions, holder: Any) -> None:
         if files is not None:
             run.cut_back_to(None)
     run.has_begun, run.resumed_from = True, checkpoint
-    if not is_over:
-        note_start(run)
+    return is_over
 
 
 def go_back(run: LiveRun, node: str) -> None:
@@ -122,18 +152,3 @@ def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[l
         lost += unexplained(different)
     lines = [environment.compared(manifest, others, lost), restored.sampled if not lost else ""]
     return lines, (*restored.changes, *by_a_person)
-
-
-def note_start(run: LiveRun) -> None:
-    """Tell the files and the loggers that the run has started; first, raise for what cannot be saved."""
-    files, environment, setup, checkpoint = run.files, run.session.environment, run.session.setup, run.resumed_from
-    is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
-    if files is not None and environment is not None:
-        # Written once, and again when it differs: it may be long.
-        known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
-        name = checkpoint.path.name if checkpoint is not None else None
-        files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
-        run.writer.check()
-    run.announce("resumed" if is_ours else "begun")
-    run.write_status()
-    run.is_noted = True

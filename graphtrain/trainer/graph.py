@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
@@ -20,12 +21,11 @@ class Drawn:
     """What draws itself, in a notebook and into a file: a graph, or the difference of two."""
 
     def _repr_svg_(self) -> str | None:
-        try:
+        with suppress(Exception):  # a notebook cell must never fail because of its picture
             from graphtrain.viz.render import svg
 
             return svg(self)  # type: ignore[arg-type]
-        except Exception:  # a notebook cell must never fail because of its picture
-            return None
+        return None
 
     def render(self, path: str | Path, *, counts: Mapping[str, int] | None = None, position: str | None = None) -> Path:
         """Draw the graph, or both graphs, into a file, with or without problems; an existing file is overwritten.
@@ -130,28 +130,6 @@ class DrawnDifference(Drawn, Difference):
     """The difference of two graphs, which draws itself."""
 
 
-# The edit of each setting: the node, the parameter, and the unit of an amount.
-_EDITS: dict[str, tuple[str, str, str]] = {
-    "epochs": ("finish", "after", "epochs"),
-    "steps": ("finish", "after", "steps"),
-    "accumulate": ("accumulate", "every", ""),
-    "clip": ("clip", "max_norm", ""),
-    "precision": ("train_batch", "precision", ""),
-    "compile": ("train_batch", "compile", ""),
-    "train_batches": ("next_batch", "limit", ""),
-    "validate_every": ("validate", "every", ""),
-    "validate_batches": ("validate/next_batch", "limit", ""),
-    "schedule_every": ("schedule", "every", ""),
-    "log_every": ("log", "every", ""),
-    "save_every": ("checkpoint", "every", ""),
-    "keep": ("checkpoint", "keep", ""),
-    "best": ("checkpoint", "best", ""),
-    "best_mode": ("checkpoint", "best_mode", ""),
-    "ema": ("ema", "decay", ""),
-    "early_stop": ("early_stop", "patience", ""),
-}
-
-
 def fit(
     *,
     epochs: float | None = None,
@@ -160,15 +138,12 @@ def fit(
     clip: float | None = None,
     precision: Precision | None = None,
     compile: bool | None = None,
-    train_batches: float | None = None,
     validate_every: str | None = None,
-    validate_batches: float | None = None,
     schedule_every: str | None = None,
     log_every: str | None = None,
     save_every: str | Sequence[str] | None = None,
     keep: int | None = None,
     best: str | None = None,
-    best_mode: str | None = None,
     ema: float | None = None,
     early_stop: int | None = None,
     overlays: str | Path | Sequence[str | Path] = (),
@@ -183,15 +158,12 @@ def fit(
         precision: of the forward pass, such as "bf16-mixed": `train_batch.precision`; "16-mixed" adds the overlay
             `fp16`. Default: "32-true".
         compile: True compiles the training step: `train_batch.compile`. Default: False.
-        train_batches: batches of an epoch, or a share of them below 1: `next_batch.limit`. Default: all.
         validate_every: such as "1 epochs" or "500 steps": `validate.every`. Default: "1 epochs".
-        validate_batches: batches of a validation, or a share of them below 1. Default: all.
         schedule_every: when the scheduler is stepped: `schedule.every`. Default: "1 steps".
         log_every: how often a row of metrics is recorded: `log.every`. Default: "50 steps".
         save_every: one amount or several: `checkpoint.every`. Default: "1 epochs" and "10 minutes".
         keep: how many of the newest checkpoints stay: `checkpoint.keep`. Default: 2.
         best: a metric of which the best checkpoint stays too, such as "val/accuracy": `checkpoint.best`.
-        best_mode: "min" or "max": `checkpoint.best_mode`. Default: by the name of the metric, where it tells.
         ema: the decay of a moving average of the weights, which is validated: the overlay `ema`.
         early_stop: validations without a better "val/loss" after which the run ends: the overlay `early_stop`.
         overlays: further ones, by name or path.
@@ -204,16 +176,23 @@ def fit(
     >>> fit(epochs=3, steps=1000).nodes["finish"]
     <Node finish: after = ["3 epochs", "1000 steps"]>
     """
-    settings = {name: value for name, value in locals().items() if name in _EDITS and value is not None}
-    edits: dict[str, dict[str, Any]] = {}
+    amounts = [f"{amount} {unit}" for amount, unit in ((epochs, "epochs"), (steps, "steps")) if amount is not None]
+    edits: dict[str, dict[str, Any]] = {
+        "finish": {"after": amounts if len(amounts) > 1 else next(iter(amounts), None)},
+        "accumulate": {"every": accumulate},
+        "clip": {"max_norm": clip},
+        "train_batch": {"precision": precision, "compile": compile},
+        "validate": {"every": validate_every},
+        "schedule": {"every": schedule_every},
+        "log": {"every": log_every},
+        "checkpoint": {"every": save_every, "keep": keep, "best": best},
+        "ema": {"decay": ema},
+        "early_stop": {"patience": early_stop},
+    }
+    edits = {node: {name: value for name, value in edits[node].items() if value is not None} for node in edits}
     further = [overlays] if isinstance(overlays, str | Path) else [*overlays]
-    further += ["fp16"] if precision == "16-mixed" else []
-    further += [name for name in ("ema", "early_stop") if name in settings]
-    for name, value in settings.items():
-        node, parameter, unit = _EDITS[name]
-        new, before = f"{value} {unit}" if unit else value, edits.setdefault(node, {}).get(parameter)
-        edits[node][parameter] = new if before is None else [before, new]
+    further += ["fp16"] * (precision == "16-mixed") + [name for name in ("ema", "early_stop") if edits[name]]
     graph = Graph.load("fit").overlay(*dict.fromkeys(further))
-    for node, parameters in edits.items():
-        graph = graph.set(node, **parameters)
+    for node in filter(edits.get, edits):
+        graph = graph.set(node, **edits[node])
     return graph

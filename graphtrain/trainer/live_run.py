@@ -12,22 +12,19 @@ from graphtrain.errors import CheckpointError, LifeCycleError, SaveFailedError
 from graphtrain.graph.elements import END, nodes_of
 from graphtrain.kind.parameter import plain_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.outcome import Outcome
 from graphtrain.plain import brief
 from graphtrain.program.requests import SavePolicy
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.report.logger import Beginning, Logger, Loggers
 from graphtrain.report.snapshot import Display, Snapshot
 from graphtrain.report.values import not_finite_since
-from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.save import CheckpointWriter
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import ACTIVE, STATUS_SECONDS
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer.observer import Observer
 from graphtrain.trainer.tracing import Explanation
-from graphtrain.trainer.watchers import Monitors, NodesFile
+from graphtrain.trainer.watchers import Monitors, NodesFile, Observer
 
 Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
 
@@ -39,8 +36,6 @@ _LIFE_CYCLE: list[list[Any]] = [  # event, the states in which it is possible, a
     ["finish", ACTIVE, "finished"],
     ["fail", ACTIVE, "failed"],
 ]
-
-_END_NOT_SAVED = "overwrite what cannot be saved before it is read, so that it is not alive there"
 
 
 @final
@@ -61,7 +56,7 @@ class LiveRun:
     reason = ""  # why it has stopped, in words: a signal, `until` or `before`
     error = ""  # the exception that has ended it, on one line
     replay: Sequence[str] = ()  # the options of `graphtrain replay` that lead to the node that failed
-    _signal = 0
+    stopped_by = "a request"  # or the name of a signal
 
     def __init__(
         self,
@@ -97,20 +92,9 @@ class LiveRun:
             self._nodes.write()
 
     def stop(self, number: int) -> None:
-        """Request a stop at the next save point, as a signal does."""
-        self._signal = number
+        """Request a stop at the next save point, as the signal of this number does."""
+        self.stopped_by = signal.Signals(number).name
         self.requests.ask("stop")
-
-    def ends(self, outcome: Outcome) -> Outcome:
-        """Note why the run stops: all other requests are void."""
-        self.requests.clear()
-        if outcome is Outcome.STOPPED:
-            self.reason = signal.Signals(self._signal).name if self._signal else "a request"
-        elif outcome is Outcome.BREAKPOINT:
-            self.reason = f"the breakpoint before {self.position}"
-        elif outcome is Outcome.REACHED and (until := self.snapshot().until):
-            self.reason = f"--until {' or '.join(until)}"
-        return outcome
 
     def snapshot(self) -> Snapshot:
         """The state and progress of the run."""
@@ -216,24 +200,11 @@ class LiveRun:
         if not self.writer.save(policy, values or {}, is_asked=is_asked):
             if self.session.loop.ended:
                 what = f"the end of the run is not a save point ({self.writer.refusal})"
-                raise SaveFailedError(what, self.writer.way_out or _END_NOT_SAVED)
+                raise SaveFailedError(what, self.writer.way_out or "overwrite what cannot be saved before it is read")
             return False
         if self._loggers is not None:
             self._loggers.call("flush")
         return True
-
-    def save_end(self) -> None:
-        """Save the end of the run: it may continue after a failed save, but it does not end without a checkpoint."""
-        self.save(SavePolicy("sync"))
-        if self.files is None:  # a save would have compared them
-            require_equal_weights(self.session.world, self.session.resources)
-        for node, retention in self.requests.retentions.items():
-            if self.files is not None and retention.best is not None and not self.files.has_ranked(node):
-                self.notices(
-                    "no checkpoint was kept as the best: no row at a step at which "
-                    f"`{node}` was due has a finite `{retention.best}`"
-                )
-        self.is_end_saved = True
 
     def write_status(self, state: str | None = None) -> float:
         """Write the status for other processes; returns the seconds until it is to be written again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -15,24 +16,23 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
-from graphtrain.program.compiled_graph import CompiledGraph
-from graphtrain.program.loop import Loop, Transition
+from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.report.logger import Logger
 from graphtrain.report.snapshot import Display
-from graphtrain.resume.equal_ranks import require_equal, require_equal_weights
+from graphtrain.resume.equal_ranks import require_equal
 from graphtrain.resume.restore import ResumeOptions
 from graphtrain.resume.session import Session
 from graphtrain.resume.weights import load_weights
 from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer import entry
-from graphtrain.trainer.breakpoints import Breakpoint, at_limit, before_node, parse_amount, with_breakpoints
+from graphtrain.trainer.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
+from graphtrain.trainer.entry import get_ready
 from graphtrain.trainer.graph import Graph
 from graphtrain.trainer.live_run import LiveRun
-from graphtrain.trainer.serving import drive
+from graphtrain.trainer.serving import drive, end
 from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
@@ -85,13 +85,8 @@ class Trainer(RunView):
     ... )
     >>> trainer.run()
     Outcome.FINISHED
-    >>> trainer.progress["step"]["steps"]
-    3
     >>> print(trainer.explain())
     step 3, epoch 0.60, batch 3/5: finish -> end  finished=True (finish.due=True accumulate.count=0)
-    >>> trainer.rewire(trainer.graph.set("accumulate", every=2).set("finish", after="5 steps"))
-    >>> trainer.run(), trainer.progress["step"]["steps"]
-    (Outcome.FINISHED, 5)
     """
 
     @on_all_ranks("before the run")
@@ -145,6 +140,7 @@ class Trainer(RunView):
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
         shown = imported("graphtrain.report.display.choose").display_for(notices) if display == "auto" else display
+        self._session = session
         self._run = LiveRun(session, files, arguments, *((), None) if ranks.rank else (loggers, shown))
         session.join()
         self._notify_of_graph()
@@ -153,7 +149,7 @@ class Trainer(RunView):
         program = self._session.compiled.program
         unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
         for line in [*program.absent, *unread, *program.timed()]:
-            self._run.notices.once(line)
+            self._session.notices.once(line)
 
     def run(
         self,
@@ -188,11 +184,6 @@ class Trainer(RunView):
         new trigger, or one with another unit, counts from there. What has changed is reported. An end that is already
         reached is taken where the graph tests for it next.
 
-        Worker processes of loaders have ended when it returns or raises; a run that continues starts them again.
-
-        After a failure inside a node, such as an exception of a step function, make a new Trainer: with the same run
-        directory it resumes from the newest checkpoint.
-
         Raises:
             LifeCycleError: the run is running, or has failed.
             UsageError: `until`, `resume` or `before` cannot be used, an amount is a fraction of an epoch of data
@@ -204,26 +195,22 @@ class Trainer(RunView):
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         stopped_at: set[int] = set()  # the position of the run, until the node there runs
 
-        def breakpoints() -> Iterator[Breakpoint]:
-            compiled, loop = run.session.compiled, run.session.loop
-            yield from at_limit(compiled, limit)
-            if before is not None:
-                passing = lambda: bool(stopped_at) and stopped_at.pop() == loop.position  # noqa: E731
-                yield before_node(compiled, before, "before", "breakpoint", passing=passing)
-
         def transitions() -> list[Transition]:
-            compiled = run.session.compiled
-            table = compiled.compiler.transitions
+            compiled, loop = run.session.compiled, run.session.loop
+            table, breakpoints = compiled.compiler.transitions, at_limit(compiled, limit)
             if trace is not None:
                 table = [explained(compiled, index, keep) for index in range(len(table))]
-            return run.node_times.over(compiled.program.nodes, with_breakpoints(table, breakpoints(), run.requests))
+            if before is not None:
+                passing = lambda: bool(stopped_at) and stopped_at.pop() == loop.position  # noqa: E731
+                breakpoints.append(before_node(compiled, before, "before", "breakpoint", passing=passing))
+            return run.node_times.over(compiled.program.nodes, with_breakpoints(table, breakpoints, run.requests))
 
         def keep(explanation: Explanation) -> None:
             run.explanation = explanation
             assert trace is not None
             trace(explanation)
 
-        list(breakpoints())  # refused before anything is done
+        transitions()  # refused before anything is done
         begins = not run.has_begun
         with stop_signals(run.stop), self._running(ResumeOptions(resume, from_setup, from_saved, rename), limit):
             if begins and run.requests.take("stop"):  # nothing has run that could be saved
@@ -233,66 +220,41 @@ class Trainer(RunView):
             if run.session.loop.ended and run.is_end_saved:
                 return Outcome.ALREADY_FINISHED
             if run.session.loop.ended:
-                run.save_end()
+                end(run)
                 return Outcome.FINISHED
             return drive(run, transitions)
 
-    def advance(
-        self,
-        n: int = 1,
-        resume: str | Path = "auto",
-        *,
-        from_setup: str | Iterable[str] = (),
-        from_saved: bool = False,
-        rename: Mapping[str, str] | None = None,
-    ) -> str:
-        """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
+    def advance(self, n: int = 1, resume: str | Path = "auto") -> str:
+        """Run `n` transitions, and return the position; fewer if the run ends. `resume` is as in `run`.
 
         Worker processes of loaders keep running between calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
-            if self._session.loop.ended:
+        run, loop = self._run, self._session.loop
+        with self._running(ResumeOptions(resume)):
+            if loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
-            for _ in range(n):
-                if not self._session.loop.ended:
-                    self._one_transition()
+            while n > 0 and not loop.ended:
+                n, compiled, index = n - 1, self._session.compiled, loop.position
+                table = [*compiled.compiler.transitions]
+                table[index] = explained(compiled, index, partial(setattr, run, "explanation"))
+                run.requests.add("pause")
+                drive(run, table.copy)
         return self.position
 
-    def run_to(
-        self,
-        place: Callable[[CompiledGraph, Loop], list[Transition]],
-        resume: str | Path = "auto",
-    ) -> Outcome:
-        """Run to a breakpoint: how a past run is replayed.
+    def run_to(self, place: Callable[[Session], list[Transition]], resume: str | Path = "auto") -> Outcome:
+        """Replay a past run with the transitions that `place` returns, which is called once the run is resumed.
 
-        Arguments:
-            place: called with the compiled graph and the loop once the run is resumed; returns the transitions with
-                breakpoints. Called again after a node has made a resource again.
-            resume: used by the first call, as in `run`; hyper-parameters stay as they were saved.
+        `resume` is used by the first call, as in `run`; hyper-parameters stay as they were saved.
         """
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True)):
             if self._session.loop.ended:
-                place(self._session.compiled, self._session.loop)
+                place(self._session)
                 return Outcome.ALREADY_FINISHED
-            return drive(self._run, lambda: place(self._session.compiled, self._session.loop))
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values that all ranks pass, in the order of ranks; in one process, its own value alone.
-
-        All ranks have to call it, at the same place.
-
-        Arguments:
-            value: plain data: numbers, strings, lists and mappings of them.
-
-        Raises:
-            RanksDivergedError: another rank is elsewhere.
-            RankFailedError: another rank has failed, or has not arrived in time.
-        """
-        return list(self._session.world.gather(value))
+            return drive(self._run, partial(place, self._session))
 
     @on_all_ranks("in `rewire`")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
@@ -353,11 +315,11 @@ class Trainer(RunView):
     def save(self) -> Path | None:
         """Save a checkpoint now.
 
-        If the position is not a save point, the run first trains to the next one, and reports it. Inside a node this is
-        a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
+        Inside a node this is a request, and None is returned; otherwise the path of the checkpoint, which is then on
+        disk.
 
         Raises:
-            UsageError: there is no run directory.
+            UsageError: there is no run directory, or the position is not a save point.
             CheckpointError: it cannot be written.
         """
         if self._run.files is None:
@@ -366,19 +328,10 @@ class Trainer(RunView):
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
-            while not self._run.save(SavePolicy("sync")):
-                self._run.notices.once(
-                    f"`{self.position}` is not a save point ({self._run.writer.refusal}); training on to the next one"
-                )
-                self._one_transition()
+            if not self._run.save(SavePolicy("sync")):
+                what = f"`{self.position}` is not a save point ({self._run.writer.refusal})"
+                raise UsageError(what, "first call advance(), to the next of save_points()")
         return self._run.files.latest.path if self._run.files.latest is not None else None
-
-    def _one_transition(self) -> None:
-        run, compiled, index = self._run, self._session.compiled, self._session.loop.position
-        table = [*compiled.compiler.transitions]
-        table[index] = explained(compiled, index, lambda explanation: setattr(run, "explanation", explanation))
-        run.requests.add("pause")
-        drive(run, lambda: table)
 
     # ---- starting and stopping
 
@@ -393,7 +346,7 @@ class Trainer(RunView):
             with run.files.held() if run.files is not None else nullcontext():
                 try:
                     with run.writer.completed():
-                        self._get_ready(options, limit)
+                        get_ready(run, options, self, limit)
                         run.session.world.synchronise("start")  # signals received so far reach all ranks here
                         yield
                 except BaseException as error:
@@ -424,24 +377,3 @@ class Trainer(RunView):
                 error.add_note(f"resumes from checkpoint {name}" if name else starts)
             run.replay = () if is_interrupt else self.replay_options()
             run.write_status("interrupted" if is_interrupt else None)
-
-    def _get_ready(self, options: ResumeOptions, limit: Trigger | None) -> None:
-        run, session = self._run, self._session
-        if not run.has_begun:
-            require_equal_weights(session.world, session.resources)
-            entry.begin(run, options, self)
-        compiled, loop = session.compiled, session.loop
-        if loop.ended:  # its end may have been moved since
-            loop.position, loop.ended = compiled.leave_again(loop.position)
-        if not (run.is_noted or loop.ended):  # it was finished before, and now trains further
-            entry.note_start(run)
-        if loop.ended and not run.is_end_saved:
-            for act in compiled.compiler.at_end:
-                act()
-        if compiled.activity(loop.position) is None:
-            for name in compiled.state.objects.trained_in_evaluation_mode():
-                run.notices.once(
-                    f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
-                    f"call {name}.train() first, unless this is intended"
-                )
-        run.started(limit)

@@ -21,10 +21,7 @@ class RunView(Recorded):
     """What can be read from a run, at any time; nothing here changes it."""
 
     _run: LiveRun
-
-    @property
-    def _session(self) -> Session:
-        return self._run.session
+    _session: Session
 
     @property
     def graph(self) -> Graph:
@@ -42,9 +39,9 @@ class RunView(Recorded):
         return self._run.state
 
     @property
-    def progress(self) -> Mapping[str, Mapping[str, Any]]:
+    def progress(self) -> dict[str, dict[str, Any]]:
         """The progress of every node: path -> field -> value, including computed fields."""
-        progress: dict[str, Mapping[str, Any]] = {
+        return {
             node.path: {
                 name: getattr(node.instance, name)
                 for name in node.kind.fields
@@ -52,7 +49,6 @@ class RunView(Recorded):
             }
             for node in self._session.compiled.program.nodes
         }
-        return MappingProxyType(progress)
 
     @property
     def resources(self) -> Mapping[str, Any]:
@@ -116,12 +112,12 @@ class RunView(Recorded):
         return tuple(node.path for node in idle if not node.bypassed and not node.path.startswith(inside))
 
     @property
-    def seconds(self) -> Mapping[str, float]:
+    def seconds(self) -> dict[str, float]:
         """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
 
         This is time of the host, which does not wait for a device.
         """
-        return MappingProxyType(self._session.watch.seconds())
+        return self._session.watch.seconds()
 
     @property
     def changes(self) -> tuple[str, ...]:

@@ -1,28 +1,119 @@
-"""What follows a run: the counts of its nodes, and the nodes that wait for a metric."""
+"""What follows a run: snapshots of it, the counts of its nodes, and the nodes that wait for a metric."""
 
 from __future__ import annotations
 
+import os
 import time
+from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import final
 
+import torch
+
 from graphtrain.errors import UnknownMetricError
+from graphtrain.kind.trigger import Term, Trigger
 from graphtrain.names import suggestion
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.stopwatch import NodeTimes
 from graphtrain.program.table import Compiler
+from graphtrain.report.snapshot import Snapshot
 from graphtrain.resume.session import Session
 from graphtrain.storage.run_files import RunFiles
 
 _COUNT_SECONDS = 10.0  # between lines where no row of metrics is recorded
+_SAMPLE_SECONDS = 0.5
+# Rates are averaged over so many samples; fewer jitter, more hide a change.
+_SAMPLES = 20
+# A rate over less time would be noise.
+_LEAST_SECONDS = 0.02
+
+
+@final
+class Observer:
+    """Makes snapshots of a run."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._watch = session, session.watch
+        self._until = Trigger("never")
+        self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=_SAMPLES)
+        self._started = 0.0
+        self._shares_at_start: dict[Term, float] = {}
+
+    def begin(self, until: Trigger | None) -> None:
+        """The run starts or continues in this process, until an amount is reached."""
+        self._until = until or Trigger("never")
+        self._samples.clear()
+        self._rates(self._watch.seconds())
+        self._started = self._watch.running()
+        self._shares_at_start = self._session.compiled.run_clock.shares(self._until)
+
+    def snapshot(self, state: str, position: str) -> Snapshot:
+        """The run as it is now, in a state and at the path of a node."""
+        session, run_clock = self._session, self._session.compiled.run_clock
+        seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
+        steps, epochs, batch = map(run_clock.count, ("steps", "epochs", "epoch_batches"))
+        # Until the first end, at the average pace since the run was started or continued.
+        here, before = elapsed - self._started, self._shares_at_start
+        moved = [(share, share - before[term]) for term, share in shares.items() if share > before.get(term, share)]
+        left = [here * (1 - share) / made for share, made in moved]
+        name, fetched, batches = run_clock.evaluation(session.loop.position) or (None, None, None)
+        return Snapshot(
+            state=state,
+            graph=session.compiled.graph.title,
+            position=position,
+            step=int(steps) if steps is not None else None,
+            epoch=float(epochs) if epochs is not None else None,
+            clocks=run_clock.outer_counts(),
+            end=tuple(map(str, run_clock.shown_ends)),
+            done=max([shares[term] for term in run_clock.ends if term in shares], default=None),
+            until=tuple(map(str, self._until.terms)),
+            until_done=max([shares[term] for term in self._until.terms if term in shares], default=None),
+            batch=int(batch) if batch is not None else None,
+            epoch_batches=run_clock.epoch_length(),
+            evaluation=name,
+            evaluation_batch=fetched,
+            evaluation_batches=batches,
+            window=run_clock.window(),
+            metrics=dict(session.recorder.latest),
+            metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
+            rates=self._rates(seconds),
+            elapsed_seconds=elapsed,
+            seconds_left=min(left, default=None) if here >= _SAMPLE_SECONDS else None,
+            memory_bytes=_memory_bytes(session.device),
+            device=str(session.device),
+            seconds=seconds,
+        )
+
+    def _rates(self, seconds: dict[str, float]) -> dict[str, float]:
+        """Counts per second of training and fetching its data; evaluating and saving do not count."""
+        spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
+        samples, counts = self._samples, self._session.compiled.run_clock.counts()
+        before = samples[-1][1] if samples else counts
+        if counts.keys() != before.keys() or [unit for unit in before if counts[unit] < before[unit]]:
+            samples.clear()  # another graph trains, or the same one from the start
+        if not samples or spent - samples[-1][0] >= _SAMPLE_SECONDS:
+            samples.append((spent, counts))
+        since, before = samples[0]
+        span = spent - since
+        return {unit: (count - before[unit]) / span for unit, count in counts.items()} if span >= _LEAST_SECONDS else {}
+
+
+def _memory_bytes(device: torch.device) -> int | None:
+    """Memory in use on a device: allocated by torch on CUDA, resident in this process on a host; None if not known."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None  # not Linux
 
 
 @final
 class NodesFile:
-    """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: a line for each row of metrics.
+    """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: what has changed since the last line.
 
-    A line has what has changed since the one before. A header says what is counted, once for each graph and each start
-    of the run.
+    A header says what is counted, once for each graph and each start of the run.
     """
 
     def __init__(self, session: Session, files: RunFiles, node_times: NodeTimes) -> None:
@@ -34,11 +125,7 @@ class NodesFile:
         files.count = self.write
 
     def begin(self, event: str) -> None:
-        """Write a header, and count the present graph from here on.
-
-        Arguments:
-            event: "begun", "resumed" or "rewired".
-        """
+        """Write a header with what has happened, and count the present graph from here on."""
         self.write()
         self._compiler = compiler = self._session.compiled.compiler
         layout, self._counts = compiler.sums(), compiler.counts.copy()
@@ -71,10 +158,7 @@ class NodesFile:
 
 @final
 class Monitors:
-    """Passes rows to the nodes that wait for them, and checks that the metrics that nodes name are recorded.
-
-    A kind marks the parameter that names a metric with `Metric`.
-    """
+    """Passes rows to the nodes that wait for them, and checks that the metrics that nodes name are recorded."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -95,13 +179,10 @@ class Monitors:
         session.requests.add("recorded")
 
     def expect(self) -> None:
-        """Check the row recorded last, outside evaluations, for the metrics that nodes name.
+        """Raise an `UnknownMetricError` for a metric that a node around the position names and no row has.
 
-        Nodes in bodies other than the running one do not receive its rows.
-
-        Raises:
-            UnknownMetricError: an evaluation that has just ended records others of the same group (``"val/"``) and
-                not this one; or every node that may record it has run.
+        It is raised once an evaluation has recorded others of its group (``"val/"``), or every node that may record it
+        has run.
         """
         session, program, recorder = self._session, self._session.compiled.program, self._session.recorder
         groups = {name.rpartition("/")[0] for name in self._evaluated} - {""}

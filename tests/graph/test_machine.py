@@ -39,7 +39,7 @@ WORLDS: dict[str, World] = {
     "carried windows": world(small_fit(accumulate=4, validate_every="2 epoch_batches", overlays="carry")),
     "dropped windows": world(small_fit(accumulate=4, validate_every=["2 steps", "7 samples"], overlays="drop")),
     "no length": world(data="unsized"),
-    "a limit": world(small_fit(train_batches=2, validate_batches=1)),
+    "a limit": world(small_fit().set("next_batch", limit=2).set("validate/next_batch", limit=1)),
     "never": world(small_fit(validate_every="never", epochs=1, steps=5)),
     "no batch": world(data=lambda: []),
 }

@@ -335,7 +335,7 @@ COURSES: dict[str, Course] = {
 @pytest.mark.parametrize("name", COURSES)
 def test_new_metrics_are_lines_and_nothing_twice(name: str) -> None:
     said, now = list[str](), [100.0]
-    display = PlainLines(said.append, 2.0, clock=lambda: now[0])
+    display = PlainLines(said.append, clock=lambda: now[0])
     display.begin()
     for seconds, values, lines in COURSES[name]:
         bare = {"state": "running", "graph": "fit", "position": "step", "step": 10, "epoch": 0.5}

@@ -164,7 +164,7 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
     replayed = command(*shlex.split(told["next"][0])[1:])
     assert replayed.code == 0 and "loss     float32 (): nan" in replayed.out and "nan  " in replayed.out, replayed
     (error,) = rows_of(command("ls", "r-2/..", "--columns", "error", "--sort", "-error").out)[-1:]
-    assert len(error) == 60 and error.endswith("...")
+    assert len(error) == 63 and error.endswith("...")
     status = command("status", "r-2").out.splitlines()
     assert any(line.startswith("  hint: look at the batch first") for line in status)
 

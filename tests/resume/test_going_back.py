@@ -126,7 +126,7 @@ def test_a_replay_does_not_follow(whole: tuple[Trainer, Path, list[str]]) -> Non
     first = min((whole[1] / "checkpoints").iterdir())
     for start in ([first], []):
         with pytest.raises(UsageError, match="a replay does not follow"):
-            trainer_of(None).run_to(lambda compiled, loop: list(compiled.compiler.transitions), *start)
+            trainer_of(None).run_to(lambda session: list(session.compiled.compiler.transitions), *start)
 
 
 # ---- where to

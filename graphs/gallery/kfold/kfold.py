@@ -82,7 +82,7 @@ def end_fold(model: Any, fold: int, validated: int, recorder: Any, ensemble: Any
     means = recorder.means("out_of_fold", ("whole",))
     latest = {name: value for name, value in recorder.latest.items() if name.startswith("val/")}
     means.add({name.removeprefix("val/"): value for name, value in latest.items()}, validated)
-    recorder.row({f"out_of_fold/{name}": value for name, value in means.peek("whole").items()})
+    recorder.row({f"out_of_fold/{name}": value for name, value in means.take("whole", ends=False).items()})
     if ensemble is not None:
         ensemble[fold].load_state_dict(model.state_dict())
 

@@ -402,7 +402,7 @@ function refresh() { // what changes with the moment, and with new rows
 }
 
 function facts() {
-  const { ticks, lines, checkpoints, versions, marks } = run();
+  const { ticks, lines, checkpoints, marks } = run();
   const at = tick();
   const step = ticks.row.length ? String(ticks.step[at]) : "1";
   const made = [];
@@ -418,7 +418,6 @@ function facts() {
   }));
   if (marks.length > 1) made.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
   if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best])));
-  made.push(element("p", { class: "faint" }, Object.entries(versions).map(([name, value]) => `${name} ${value}`).join(", ")));
   return made.flat();
 }
 

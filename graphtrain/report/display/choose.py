@@ -25,28 +25,13 @@ class PlainLines(Display):
 
     A line begins with the step and the epoch of the run, after the clocks of enclosing graphs, and ends with its
     progress and its pace; metrics that were recorded at an earlier step are marked with it. After a minute without new
-    metrics there is a line without any.
-
-    Arguments:
-        write: takes a line.
-        interval_seconds: metrics logged sooner wait for the next line, or the end. Default: 2.
-        clock: returns the time in seconds. Default: `time.monotonic`.
-
-    >>> lines = []; display = PlainLines(lines.append, interval_seconds=0)
-    >>> display.begin()
-    >>> display.show(Snapshot("running", "fit", "step", step=10, epoch=0.5, metrics={"loss": 0.25}, batch=10))
-    >>> display.end(Snapshot("stopped", "fit", "step", step=10, epoch=0.5, metrics={"loss": 0.25}, seconds={"data": 2}))
-    >>> lines
-    ['step 10  epoch 0.50  loss 0.25  batch 10', 'time: data 100 %']
+    metrics there is a line without any. Metrics logged sooner than `interval_seconds` wait for the next line.
     """
 
-    def __init__(
-        self,
-        write: Callable[[str], Any],
-        interval_seconds: float = 2.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.interval_seconds, self._write, self._clock = interval_seconds, write, clock
+    interval_seconds = 2.0
+
+    def __init__(self, write: Callable[[str], Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write, self._clock = write, clock
         self._written: Mapping[str, float] = {}
         self._last = -float("inf")
 
@@ -58,27 +43,23 @@ class PlainLines(Display):
 
     def show(self, snapshot: Snapshot) -> None:
         """Write new metrics, if the last line is old enough."""
-        silent = self._clock() - self._last
         # A caller that waits for the interval calls a little too early by this clock half of the time.
-        is_written = silent >= 0.9 * self.interval_seconds and self._write_new(snapshot)
-        if not is_written and silent >= max(_SILENCE_SECONDS, self.interval_seconds):
-            self._write_line(snapshot, {})
+        if (silence := self._clock() - self._last) >= 0.9 * self.interval_seconds:
+            self._write_line(snapshot, is_needed=silence >= _SILENCE_SECONDS)
 
     def end(self, snapshot: Snapshot) -> None:
         """Write the remaining metrics, and the shares of host time."""
-        self._write_new(snapshot)
+        self._write_line(snapshot)
         if shares := panel.host_time(snapshot):
             self._write("time: " + "  ".join(shares))
 
-    def _write_new(self, snapshot: Snapshot) -> bool:
-        """Write the metrics from the first one on that has changed: the latest row is at the end. False for none."""
+    def _write_line(self, snapshot: Snapshot, *, is_needed: bool = False) -> None:
+        """Write the metrics from the first one on that has changed: the latest row is at the end."""
         values = [*snapshot.metrics.items()]
-        changed = (i for i, (name, value) in enumerate(values) if not is_equal(self._written.get(name), value))
-        if new := dict(values[next(changed, len(values)) :]):
-            self._write_line(snapshot, new)
-        return bool(new)
-
-    def _write_line(self, snapshot: Snapshot, metrics: Mapping[str, float]) -> None:
+        changed = [not is_equal(self._written.get(name), value) for name, value in values]
+        metrics = dict(values[changed.index(True) :]) if any(changed) else {}
+        if not metrics and not is_needed:
+            return
         self._written = {**self._written, **metrics}
         self._last = self._clock()
         row = snapshot.metrics if metrics else {}
@@ -88,7 +69,7 @@ class PlainLines(Display):
             step, epoch = int(row.get("step", step)), row.get("epoch", epoch) if epoch is not None else None
         steps = {name: snapshot.metric_steps.get(name, step) for name in snapshot.measured if name in metrics}
         words = [
-            *(f"{one_line(name)} {counted(value)}" for name, value in clocks.items()),
+            *[f"{one_line(name)} {counted(value)}" for name, value in clocks.items()],
             *([f"step {step}"] if step is not None else []),
             *([f"epoch {epoch:.2f}"] if epoch is not None else []),
         ]
@@ -102,14 +83,7 @@ class PlainLines(Display):
 
 
 def display_for(notify: Callable[[str], Any]) -> Display:
-    """A panel on a terminal, an output that is updated in a notebook, plain lines everywhere else.
-
-    Arguments:
-        notify: takes a plain line.
-
-    >>> type(display_for(print)).__name__ in ("Live", "Notebook", "PlainLines")
-    True
-    """
+    """A panel on a terminal, an output that is updated in a notebook, plain lines, for `notify`, everywhere else."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     if hasattr(shell, "kernel"):  # not at the prompt of IPython

@@ -17,7 +17,6 @@ from rich.cells import cell_len
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 _PAGE_BYTES = 64 * 1024
-_UNKNOWN_SIZE = os.terminal_size((80, 24))
 
 
 @final
@@ -34,18 +33,15 @@ class Footer:
     """
 
     def __init__(self) -> None:
-        self._page = _Page()
+        self._memory = mmap.mmap(-1, _PAGE_BYTES)
         self._lock, self._locks_in = threading.RLock(), os.getpid()
         self._is_writing, self._waiting, self._process = False, list[str](), 0
-        self._terminal: TextIO | None = None
+        self._terminal: Any = None
         self._replaced: dict[str, _Above | _Keyboard] = {}
 
     @property
     def lock(self) -> Any:
-        """Held while something is written; reentrant, since a signal handler may print while its own thread does.
-
-        In a forked process it is free, and a line begun by the parent stays the parent's.
-        """
+        """Reentrant, for signal handlers; free in a forked process, where a line begun by the parent stays its own."""
         if self._locks_in != os.getpid():
             self._lock, self._locks_in = threading.RLock(), os.getpid()
             self._is_writing, self._waiting = False, []
@@ -60,17 +56,17 @@ class Footer:
 
     @property
     def size(self) -> os.terminal_size:
-        """Columns and lines of the terminal; 80 by 24 if not known."""
-        try:
-            size = os.get_terminal_size(self._terminal.fileno() if self._terminal is not None else 2)
-        except (OSError, ValueError):
-            return _UNKNOWN_SIZE
-        return size if size.columns > 0 and size.lines > 0 else _UNKNOWN_SIZE
+        """Columns and lines of the terminal, while this is open; 80 by 24 if not known."""
+        with suppress(OSError, ValueError):
+            size = os.get_terminal_size(self._terminal.fileno())
+            if size.columns > 0 and size.lines > 0:
+                return size
+        return os.terminal_size((80, 24))
 
     def open(self, terminal: TextIO) -> None:
         """Take the place at the bottom of a terminal; nothing is drawn yet."""
         self._terminal, self._process = terminal, os.getpid()
-        self._page.keep("")
+        self._keep("")
         for name in ("stderr", "stdout"):
             stream = getattr(sys, name)
             if stream is terminal or _same_device(stream, terminal):
@@ -83,32 +79,25 @@ class Footer:
             sys.stdin = self._replaced["stdin"] = cast(Any, _Keyboard(self, sys.stdin))
 
     def draw(self, lines: Iterable[str]) -> None:
-        """Draw these lines in place of the former ones."""
+        """Draw these lines in place of the former ones; none make room for other users of the terminal."""
         if not self.is_open:
             return
         frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
         with suppress(OSError, ValueError), self._alone():  # a closed terminal ends no run
             # Moves the cursor to the beginning of a line, and only there if it is at one: a line of blanks wraps.
-            fresh_line = " " * self.size.columns + "\r"
+            fresh_line = " " * self.size.columns + "\r" if frame else ""
             self._write((self._erasure() or fresh_line) + frame)
-            self._page.keep(frame)
-
-    def make_room(self) -> None:
-        """Clear the lines until they are drawn again, for other users of the terminal."""
-        if not self.is_open:
-            return
-        with suppress(OSError, ValueError), self._alone():
-            self._write(self._erasure())
-            self._page.keep("")
+            self._keep(frame)
 
     def close(self) -> None:
         """Leave the lines where they are, and restore the streams."""
         if not self.is_open:
             return
         with suppress(OSError, ValueError), self.lock:
-            for above in filter(lambda stream: isinstance(stream, _Above) and stream.begun, self._replaced.values()):
-                above.write("\n")
-        self._page.keep("")
+            for stream in self._replaced.values():
+                if stream.begun:
+                    stream.write("\n")
+        self._keep("")
         for name, replacement in self._replaced.items():
             if getattr(sys, name) is replacement:
                 setattr(sys, name, replacement.stream)
@@ -129,9 +118,9 @@ class Footer:
                     self._print(text)
 
     def _print(self, text: str) -> None:
-        frame, ends = self._page.frame, text.endswith("\n")
-        self._write(self._erasure() + text + (frame if ends else ""))
-        self._page.keep(frame if ends else "")
+        frame = self._frame if text.endswith("\n") else ""
+        self._write(self._erasure() + text + frame)
+        self._keep(frame)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -148,15 +137,27 @@ class Footer:
     def _erasure(self) -> str:
         """The codes that move the cursor to the first line, and clear the lines, which a narrow terminal wraps."""
         columns = self.size.columns
-        lines = self._page.frame.splitlines()
+        lines = self._frame.splitlines()
         rows = sum(max(1, math.ceil(cell_len(_ESCAPE.sub("", line)) / columns)) for line in lines)
         return f"\r\x1b[{rows}A\x1b[J" if rows else ""
 
     def _write(self, text: str) -> None:
-        assert self._terminal is not None
         encoding = getattr(self._terminal, "encoding", None) or "utf-8"
         self._terminal.write(text.encode(encoding, "replace").decode(encoding))
         self._terminal.flush()
+
+    def _keep(self, frame: str) -> None:
+        """Note what is on the terminal now, for forked processes too; at worst two of them draw a line twice."""
+        content = frame.encode("utf-8", "replace")
+        self._memory[0:4] = bytes(4)  # a concurrent reader finds no lines, not half of them
+        if len(content) <= _PAGE_BYTES - 4:
+            self._memory[4 : 4 + len(content)] = content
+            self._memory[0:4] = len(content).to_bytes(4, "big")
+
+    @property
+    def _frame(self) -> str:
+        length = int.from_bytes(self._memory[0:4], "big")
+        return self._memory[4 : 4 + length].decode("utf-8", "replace")
 
 
 class _Above:
@@ -199,30 +200,8 @@ class _Keyboard:
         return iter(self.__getattr__("readline"), "")
 
     def __getattr__(self, name: str) -> Any:
-        self._footer.make_room()
+        self._footer.draw(())
         return getattr(self.stream, name)
-
-
-class _Page:
-    """The lines that are on the terminal now, in memory shared with processes that are forked later.
-
-    It is not locked between processes that write at the same time: at worst a line is drawn twice.
-    """
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _PAGE_BYTES)
-
-    def keep(self, frame: str) -> None:
-        content = frame.encode("utf-8", "replace")
-        self._memory[0:4] = bytes(4)  # a concurrent reader finds no lines, not half of them
-        if len(content) <= _PAGE_BYTES - 4:
-            self._memory[4 : 4 + len(content)] = content
-            self._memory[0:4] = len(content).to_bytes(4, "big")
-
-    @property
-    def frame(self) -> str:
-        length = int.from_bytes(self._memory[0:4], "big")
-        return self._memory[4 : 4 + length].decode("utf-8", "replace")
 
 
 def can_be_drawn_on(stream: Any) -> bool:

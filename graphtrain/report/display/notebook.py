@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from io import StringIO
 from typing import Any, final
 
-from rich.console import Console
-
-from graphtrain.report.display.panel import Panel, plain_text
+from graphtrain.report.display.panel import Panel
 from graphtrain.report.snapshot import Display, Snapshot
 
 
@@ -24,7 +21,7 @@ class Notebook(Display):
 
     def show(self, snapshot: Snapshot) -> None:
         """Update the output."""
-        content = _Output(snapshot)
+        content = Panel(snapshot)
         if self._output is None:
             self._output = importlib.import_module("IPython.display").display(content, display_id=True)
         else:
@@ -33,18 +30,3 @@ class Notebook(Display):
     def end(self, snapshot: Snapshot) -> None:
         """Update the output a last time, and leave it."""
         self.show(snapshot)
-
-
-class _Output:
-    """The panel as a displayable value: HTML, and for consoles of a kernel text."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._panel = Panel(snapshot)
-
-    def _repr_html_(self) -> str:
-        console = Console(file=StringIO(), width=100, record=True, force_jupyter=False, highlight=False)
-        console.print(self._panel)
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
-
-    def __repr__(self) -> str:
-        return plain_text(self._panel)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from io import StringIO
 
@@ -26,16 +25,12 @@ _COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stop
 
 
 def facts(snapshot: Snapshot) -> list[str]:
-    """The position of the run, the most important first; and amounts that end it, or stop it before its end.
-
-    >>> facts(Snapshot("running", "fit", "validate/next_batch", step=40, epoch=2.5, end=("10 epochs",), batch=5))
-    ['epoch 3/10', 'batch 5', 'step 40']
-    """
+    """The position of the run, the most important first; and amounts that end it, or stop it before its end."""
     totals: dict[str, int] = {}  # the least amounts of epochs, steps and units of enclosing graphs
     ends = []
     for text in snapshot.end:
         number, _, unit = text.partition(" ")
-        if unit in ("epochs", "steps", *snapshot.clocks) and number.isascii() and number.isdigit() and len(number) < 16:
+        if unit in ("epochs", "steps", *snapshot.clocks) and number.isdecimal() and len(number) < 16:
             totals[unit] = min(int(number), totals.get(unit, int(number)))
         else:
             ends.append(text)
@@ -111,13 +106,12 @@ def left(snapshot: Snapshot) -> list[str]:
     return [f"{duration(snapshot.seconds_left or 0)} left"] if is_active else []
 
 
-def pace(snapshot: Snapshot, width: float = math.inf) -> list[str]:
+def pace(snapshot: Snapshot, width: float) -> list[str]:
     """Its speed and its use of resources; without the memory, and the elapsed time, where there is no room."""
-    elapsed, memory = [f"{duration(snapshot.elapsed_seconds)} elapsed"], []
+    speed, elapsed, remaining = rates(snapshot), f"{duration(snapshot.elapsed_seconds)} elapsed", left(snapshot)
+    forms = [[*speed, elapsed, *remaining], [*speed, *remaining]]
     if snapshot.memory_bytes is not None:
-        memory = [f"{size(snapshot.memory_bytes)} on {one_line(snapshot.device)}"]
-    speed, remaining = rates(snapshot), left(snapshot)
-    forms = ([*speed, *elapsed, *remaining, *memory], [*speed, *elapsed, *remaining], [*speed, *remaining])
+        forms.insert(0, [*forms[0], f"{size(snapshot.memory_bytes)} on {one_line(snapshot.device)}"])
     return next((words for words in forms if cell_len(_GAP.join(words)) <= width), forms[-1])
 
 
@@ -140,17 +134,7 @@ def plain_text(renderable: RenderableType, width: int = 100) -> str:
 
 
 class Panel:
-    """A snapshot as a rich renderable of at most four lines, none longer than the terminal is wide.
-
-    Arguments:
-        snapshot: the run.
-
-    >>> console = Console(width=60, highlight=False, no_color=True)
-    >>> console.print(Panel(Snapshot("stopped", "fit", "step", step=7, epoch=0.5, done=0.25, metrics={"loss": 0.25})))
-    epoch 1 ━━━━━━━                       25 %  step 7 · stopped
-    loss 0.25
-    0 s elapsed
-    """
+    """A snapshot as a rich renderable of at most four lines, none longer than the terminal is wide."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -168,6 +152,14 @@ class Panel:
             line.no_wrap = True
             line.truncate(width, overflow="ellipsis")
             yield line
+
+    def _repr_html_(self) -> str:
+        console = Console(file=StringIO(), width=100, record=True, force_jupyter=False, highlight=False)
+        console.print(self)
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+    def __repr__(self) -> str:
+        return plain_text(self)
 
     def _first_line(self, console: Console, options: ConsoleOptions) -> Text:
         """The bar, with as many facts as leave room for it."""
@@ -193,15 +185,13 @@ class Panel:
     def _metrics_line(self, width: int) -> Text:
         """The metrics, losses first where there is no room for all, so that these are the same from row to row."""
         every = metrics(self._snapshot)
-        wanted = sorted(every, key=lambda metric: not metric[0].endswith("loss"))
-        number, taken, hidden = 0, 0, ""
-        for number, (name, value) in enumerate(wanted, 1):
-            taken += cell_len(f"{_GAP}{name} {value}")
-            more = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
-            if number > 1 and taken - len(_GAP) + len(more) > width:
-                number, hidden = number - 1, f"{_GAP}+{len(wanted) - number + 1} more"
+        wanted, line = sorted(every, key=lambda metric: not metric[0].endswith("loss")), Text()
+        for number in range(min(len(wanted), width // 5 + 1), 0, -1):  # each takes five cells
+            shown, line = {*wanted[:number]}, Text()
+            for name, value in filter(shown.__contains__, every):
+                line.append(_GAP if line else "").append(name, style="dim").append(f" {value}")
+            if number < len(wanted):
+                line.append(f"{_GAP}+{len(wanted) - number} more", style="dim")
+            if line.cell_len <= width:
                 break
-        shown, line = {*wanted[:number]}, Text()
-        for name, value in filter(shown.__contains__, every):
-            line.append(_GAP if line else "").append(name, style="dim").append(f" {value}")
-        return line.append(hidden, style="dim")
+        return line
