@@ -21,7 +21,6 @@ else:
     batches = lazy_import("graphtrain.data.batch")
     resources = lazy_import("graphtrain.program.resources")
 
-
 Around = Callable[[Any, Any, Any], Any]
 """Calls a step function with a model and a batch."""
 

@@ -51,7 +51,9 @@ def replay_to(
     with on_all_ranks(f"in {shlex.join(source.words)}"):
         report = notify_once()
         replay, start = _replayed(source, settings, run_dir, to, report)
-        if node is not None and not replay.run_to(lambda compiled, _: before_node(compiled, node, "--node", runs=runs)):
+        if node is not None and not replay.run_to(
+            lambda compiled, _: [before_node(compiled, node, "--node", runs=runs)]
+        ):
             times = f" with runs = {runs}" if runs is not None else ""
             raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
         printed = console(quiet=report is ignore)
@@ -86,7 +88,7 @@ def _replayed(
     trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
         replay = Replay(trainers.trainer(SavedCheckpoint.sound(path), from_the_beginning=False), path)
-        replay.run_to(lambda _, loop: Breakpoint(loop.position, lambda: True))  # it was made here
+        replay.run_to(lambda _, loop: [Breakpoint(loop.position, lambda: True)])  # it was made here
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
     if term.base.amount > _count(newest := lineage[-1], term):

@@ -38,13 +38,13 @@ class Replay:
         self.trainer = trainer
         self._start: Path | str = start if start is not None else "auto"
 
-    def run_to(self, breakpoint: Callable[[CompiledGraph, Loop], Breakpoint]) -> bool:
-        """Run to a breakpoint, such as that of `after_amount`; False if the run ends before."""
+    def run_to(self, breakpoints: Callable[[CompiledGraph, Loop], list[Breakpoint]]) -> bool:
+        """Run to a breakpoint, such as those of `after_amount`; False if the run ends before."""
 
         def place(session: Session) -> list[Transition]:
             self.compiled = session.compiled
             transitions = _clearing_slots(self.compiled, self.compiled.compiler.transitions)
-            return with_breakpoints(transitions, [breakpoint(self.compiled, session.loop)], session.requests)
+            return with_breakpoints(transitions, breakpoints(self.compiled, session.loop), session.requests)
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED
 
@@ -121,7 +121,7 @@ def parse_moment(text: str, graph: GraphData) -> Term:
     return terms[0]
 
 
-def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
+def after_amount(compiled: CompiledGraph, term: Term) -> list[Breakpoint]:
     """Pause right after the node that counts a unit has reached an amount: gradients and batch are still there.
 
     Raises:
@@ -134,4 +134,4 @@ def after_amount(compiled: CompiledGraph, term: Term) -> Breakpoint:
             f"--to: `{term.unit}` are wall-clock time or start again from 0, so that no amount is one moment",
             "use batches, steps or epochs",
         )
-    return Breakpoint(clock.node.index, lambda: clock.now() >= amount, "after")
+    return [Breakpoint(node.index, lambda: clock.now() >= amount) for node in compiled.program.nodes]

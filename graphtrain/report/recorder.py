@@ -88,8 +88,10 @@ class Means:
                 entries.append(("loss", values, samples, "total" if "loss" in summed else "mean"))
                 continue
             for name, value in values.items():
-                how = value.how if isinstance(value, Reduced) else "total" if name in summed else "mean"
-                entries.append((name, value.value if isinstance(value, Reduced) else value, samples, how))
+                if isinstance(value, Reduced):
+                    entries.append((name, value.value, samples, value.how))
+                else:
+                    entries.append((name, value, samples, "total" if name in summed else "mean"))
         self._waiting.clear()
         numbers = as_numbers([value for _, value, _, _ in entries])
         weights = [samples for _, _, samples, _ in entries]

@@ -7,7 +7,7 @@ import numbers
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
@@ -27,11 +27,10 @@ class Reduced(ABC):
     """A metric that a row does not average over samples."""
 
     value: Any
+    how: ClassVar[str]  # its name among `REDUCTIONS`
 
-    @property
-    def how(self) -> str:
-        """Its name among `REDUCTIONS`."""
-        return type(self).__name__.lower()
+    def __init_subclass__(cls) -> None:
+        cls.how = cls.__name__.lower()
 
 
 @final

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import GraphData
@@ -23,14 +22,13 @@ from graphtrain.program.triggers import Every, reached
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A request that is added before or after a node runs, each time that a condition holds.
+    """A request that is added before a node runs, each time that a condition holds; the node is then not run.
 
     The request `pause` returns control at once, at any position; `reached` and `breakpoint` save first, if possible.
     """
 
     index: int
     holds: Callable[[], bool]
-    when: Literal["before", "after"] = "before"
     request: Request = "pause"
 
 
@@ -38,28 +36,20 @@ def with_breakpoints(
     transitions: Sequence[Transition], breakpoints: Iterable[Breakpoint], requests: Requests
 ) -> list[Transition]:
     """The transitions wrapped in breakpoints. Of two at one node, the last is evaluated first."""
+
+    def stopping(transition: Transition, index: int, holds: Callable[[], bool], request: Request) -> Transition:
+        def stop_before() -> int:
+            if request not in requests and holds():  # one that waits for a save point is pending already
+                requests.add(request)
+                return index
+            return transition()
+
+        return stop_before
+
     changed = list(transitions)
-    for breakpoint in breakpoints:
-        changed[breakpoint.index] = _stopping(changed[breakpoint.index], requests, breakpoint)
+    for each in breakpoints:
+        changed[each.index] = stopping(changed[each.index], each.index, each.holds, each.request)
     return changed
-
-
-def _stopping(transition: Transition, requests: Requests, breakpoint: Breakpoint) -> Transition:
-    index, holds, request = breakpoint.index, breakpoint.holds, breakpoint.request
-
-    def stop_before() -> int:
-        if request not in requests and holds():  # one that waits for a save point is pending already
-            requests.add(request)
-            return index
-        return transition()
-
-    def stop_after() -> int:
-        position = transition()
-        if holds():
-            requests.add(request)
-        return position
-
-    return stop_before if breakpoint.when == "before" else stop_after
 
 
 def parse_amount(text: str, graph: GraphData, option: str = "until", example: str = "'500 steps'") -> Trigger:
@@ -67,10 +57,6 @@ def parse_amount(text: str, graph: GraphData, option: str = "until", example: st
 
     Raises:
         UsageError: the text is not an amount, or nothing counts its unit.
-
-    >>> from graphtrain import Graph
-    >>> str(parse_amount("500 steps", Graph.load("fit")))
-    '500 steps'
     """
     try:
         trigger = Trigger(text)
@@ -106,10 +92,8 @@ def before_node(
 ) -> Breakpoint:
     """A breakpoint before the node at a path runs; visits at which its trigger is not due do not count.
 
-    Arguments:
-        option: the option that the path was given by, for messages.
-        passing: the run does not stop at visits at which it returns True.
-        runs: stop only once the node has run this often, in a nested graph since that began.
+    It does not stop where `passing` returns True, and with `runs` only once the node has run this often, in a nested
+    graph since that began. `option` is where the path was given, for messages.
 
     Raises:
         UsageError: there is no such node, or it never runs because a resource is missing.

@@ -77,10 +77,8 @@ class LiveRun:
         self._observer = Observer(session)
         self._display, self._is_shown = display, False
         self._loggers = Loggers(loggers, self.notices.once) if (loggers := list(loggers)) else None
-        self._nodes: NodesFile | None = None
-        rows = session.recorder.loggers
+        self._nodes, rows = NodesFile(session, files, self.node_times), session.recorder.loggers
         if files is not None and files.writes:
-            self._nodes = NodesFile(session, files, self.node_times)
             rows.append(lambda metrics, step: files.metrics.append(metrics))
         rows += [*filter(None, [self._loggers]), self._row]
 
@@ -88,8 +86,7 @@ class LiveRun:
         if self.session.watch.now() >= self.session.watch.next_tick:  # of a graph whose transitions are not timed
             self.session.watch.tick()
         self.monitors.row(row)
-        if self._nodes is not None:
-            self._nodes.write()
+        self._nodes.write()
 
     def stop(self, number: int) -> None:
         """Request a stop at the next save point, as the signal of this number does."""
@@ -108,8 +105,7 @@ class LiveRun:
                 "make a new Trainer: with the same run_dir it resumes from the newest checkpoint",
             )
         if self.state in ACTIVE:
-            calls = "`run`, `advance`, `load`, `rewire`"
-            raise LifeCycleError(f"the run is {self.state}: {calls} cannot be called from inside it")
+            raise LifeCycleError(f"the run is {self.state}: this cannot be called from inside it")
 
     @property
     def position(self) -> str:
@@ -123,14 +119,13 @@ class LiveRun:
         session.watch.start(inside=session.compiled.activity(session.loop.position))
         self._is_shown = limit is not None
         self._draw("begin")
-        session.watch.repeat([self._draw, self.write_status, *([self._nodes.write] if self._nodes is not None else [])])
+        session.watch.repeat([self._draw, self.write_status, self._nodes.write])
 
     def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
         """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
         session = self.session
         self.monitors.begin()
-        if self._nodes is not None:
-            self._nodes.begin(event)
+        self._nodes.begin(event)
         if self._loggers is None:
             return
         hyper_parameters = {**self.arguments, "seed": session.seed}
@@ -151,8 +146,7 @@ class LiveRun:
             self.trigger("finish" if self.session.loop.ended and self.is_end_saved else "halt")
         self.session.watch.repeat(())
         self._draw("end")
-        if self._nodes is not None:
-            self._nodes.write()
+        self._nodes.write()
         if self._loggers is not None:
             self._loggers.call("ended", self.state, error)
             self._loggers.call("close")
@@ -182,8 +176,7 @@ class LiveRun:
         """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
         assert self.files is not None, "there is nothing to truncate"
         self.session.recorder.load_rows(self.files.cut_back_to(checkpoint))
-        if self._nodes is not None:
-            self._nodes.drop()
+        self._nodes.drop()
 
     # ---- saving
 

@@ -199,16 +199,11 @@ class Trainer(RunView):
             compiled, loop = run.session.compiled, run.session.loop
             table, breakpoints = compiled.compiler.transitions, at_limit(compiled, limit)
             if trace is not None:
-                table = [explained(compiled, index, keep) for index in range(len(table))]
+                table = [explained(compiled, index, trace) for index in range(len(table))]
             if before is not None:
                 passing = lambda: bool(stopped_at) and stopped_at.pop() == loop.position  # noqa: E731
                 breakpoints.append(before_node(compiled, before, "before", "breakpoint", passing=passing))
             return run.node_times.over(compiled.program.nodes, with_breakpoints(table, breakpoints, run.requests))
-
-        def keep(explanation: Explanation) -> None:
-            run.explanation = explanation
-            assert trace is not None
-            trace(explanation)
 
         transitions()  # refused before anything is done
         begins = not run.has_begun
@@ -245,10 +240,7 @@ class Trainer(RunView):
         return self.position
 
     def run_to(self, place: Callable[[Session], list[Transition]], resume: str | Path = "auto") -> Outcome:
-        """Replay a past run with the transitions that `place` returns, which is called once the run is resumed.
-
-        `resume` is used by the first call, as in `run`; hyper-parameters stay as they were saved.
-        """
+        """Replay a past run with the transitions that `place` returns, once it is resumed; `resume` is as in `run`."""
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True)):
             if self._session.loop.ended:

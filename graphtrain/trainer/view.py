@@ -81,7 +81,7 @@ class RunView(Recorded):
     def explain(self) -> Explanation:
         """Why the last transition went the way it did: the guards that were evaluated, and what they read then.
 
-        Known after `advance`, after a `run` with `trace`, and where a run is over.
+        Known after `advance`, and where a run is over; for others, call `run` with `trace`.
         """
         return self._run.explanation or explain_end(self._session.compiled, self._session.loop)
 

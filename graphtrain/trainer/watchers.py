@@ -116,17 +116,21 @@ class NodesFile:
     A header says what is counted, once for each graph and each start of the run.
     """
 
-    def __init__(self, session: Session, files: RunFiles, node_times: NodeTimes) -> None:
-        self._session, self._file, self._node_times = session, files.nodes, node_times
+    def __init__(self, session: Session, files: RunFiles | None, node_times: NodeTimes) -> None:
+        self._session, self._node_times = session, node_times
+        self._file = files.nodes if files is not None and files.writes else None
+        if files is not None:
+            files.count = self.write
         self._compiler: Compiler | None = None  # whose transitions are counted
         self._nodes: Mapping[str, list[int]] = {}  # path -> the counters that add up to its runs
         self._counts: list[int] = []  # at the last line
         self._untimed: dict[str, int] = {}  # path -> runs whose times are not written
-        files.count = self.write
 
     def begin(self, event: str) -> None:
         """Write a header with what has happened, and count the present graph from here on."""
         self.write()
+        if self._file is None:
+            return
         self._compiler = compiler = self._session.compiled.compiler
         layout, self._counts = compiler.sums(), compiler.counts.copy()
         self._nodes = layout["nodes"]
@@ -142,7 +146,8 @@ class NodesFile:
         counts = self._compiler.counts.copy() if self._compiler is not None else self._counts
         more = [now - before for now, before in zip(counts, self._counts, strict=True)]
         self._counts = counts
-        if changes := [number for counter, added in enumerate(more) if added for number in (counter, added)]:
+        changes = [number for counter, added in enumerate(more) if added for number in (counter, added)]
+        if changes and self._file is not None:
             means, milliseconds = self._node_times.means(), list[float]()
             for number, (path, counters) in enumerate(self._nodes.items()):
                 self._untimed[path] += sum([more[counter] for counter in counters])

@@ -66,7 +66,6 @@ class Rollback:
     mean: float = progress(0.0)
     variance: float = progress(0.0)
     losses: int = progress(0)
-    reported: bool = progress(False)
 
     def setup(self, history: Any, notify: Callable[[str], None], ranks: Any = None) -> None:
         self._history, self._notify, self._ranks = history, notify, ranks
@@ -93,16 +92,12 @@ class Rollback:
         if self._history.restore(most=self.most):
             self.skips = [*self.skips, *self._history.batches(self.skip)]
             return
-        [[epoch, number]] = self._history.batches()
-        spike = f"rollback: the loss is {value:.4g} at batch {number + 1} of epoch {epoch + 1}"
+        hint = "checkpoint.every makes one earlier"
         if not math.isfinite(value):
-            raise NotFiniteError(
-                f"{spike}, and there is no checkpoint with finite weights to go back to",
-                "checkpoint.every makes one earlier; --overlay check_finite names the batch",
-            )
-        if not self.reported:
-            self.reported = True
-            self._notify(f"{spike}, before the first checkpoint: the run trains on; checkpoint.every makes one earlier")
+            [[epoch, number]] = self._history.batches()
+            spike = f"rollback: the loss is {value} at batch {number + 1} of epoch {epoch + 1}"
+            raise NotFiniteError(f"{spike}, and there is no checkpoint with finite weights to go back to", hint)
+        self._notify(f"rollback: a loss spikes before the first checkpoint, and the run trains on; {hint}")
 
 
 def setup() -> dict[str, Any]:

@@ -185,13 +185,12 @@ class Panel:
     def _metrics_line(self, width: int) -> Text:
         """The metrics, losses first where there is no room for all, so that these are the same from row to row."""
         every = metrics(self._snapshot)
-        wanted, line = sorted(every, key=lambda metric: not metric[0].endswith("loss")), Text()
+        wanted, number, more = sorted(every, key=lambda metric: not metric[0].endswith("loss")), 0, ""
         for number in range(min(len(wanted), width // 5 + 1), 0, -1):  # each takes five cells
-            shown, line = {*wanted[:number]}, Text()
-            for name, value in filter(shown.__contains__, every):
-                line.append(_GAP if line else "").append(name, style="dim").append(f" {value}")
-            if number < len(wanted):
-                line.append(f"{_GAP}+{len(wanted) - number} more", style="dim")
-            if line.cell_len <= width:
+            more = f"{_GAP}+{len(wanted) - number} more" if number < len(wanted) else ""
+            if cell_len(_GAP.join([" ".join(metric) for metric in wanted[:number]]) + more) <= width:
                 break
-        return line
+        shown, line = {*wanted[:number]}, Text()
+        for name, value in filter(shown.__contains__, every):
+            line.append(_GAP if line else "").append(name, style="dim").append(f" {value}")
+        return line.append(more, style="dim")
