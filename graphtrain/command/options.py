@@ -6,10 +6,15 @@ import shlex
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import click
 
 from graphtrain.command.cli import options, overlay_option, processes_option
+from graphtrain.graph.registry import kind_of_node
+
+if TYPE_CHECKING:
+    from graphtrain.report.run import Run
 
 LOGGERS = {"tensorboard": "TensorBoard", "wandb": "WandB"}  # modules of `report`, and their loggers
 
@@ -63,12 +68,24 @@ OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rena
 OF_THE_END = ("--until=",)
 
 
-def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
-    """The command that resumes a run: the one that was typed, without what applies no longer, as a reached --until.
+def ended_by(run: Run) -> str:
+    """The node that has ended a run before its amount, and what to set; empty if none has said so."""
+    if not (name := run.ending_notice.partition(": ")[0]):
+        return ""
+    node = run.graph.nodes[name]
+    kind, example = kind_of_node(node), f"{name}.PARAM=VALUE"
+    for parameter in kind.parameters.values() if kind is not None else ():
+        if type(parameter.default) is int:
+            example = f"{name}.{parameter.name}={2 * node.parameters.get(parameter.name, parameter.default)}"
+    return f"it was ended by `{name}`: set it otherwise, as in {example}"
 
-    >>> resume_command(["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps"], Path("s"), is_reached=True)
-    'graphtrain run a.py --run-dir s'
+
+def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
+    """The command that resumes a run where it is now: the one that was typed, without what applies no longer.
+
+    >>> words = ["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps", "--run-dir", "old"]
+    >>> resume_command(words, Path("moved"), is_reached=True)
+    'graphtrain run a.py --run-dir moved'
     """
-    kept = without(words, [*OF_THE_START, *(OF_THE_END if is_reached else ())])
-    is_named = any(word.partition("=")[0] == "--run-dir" for word in kept)
-    return shlex.join([*kept, *([] if is_named else ["--run-dir", str(run_dir)])])
+    kept = without(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
+    return shlex.join([*kept, "--run-dir", str(run_dir)])

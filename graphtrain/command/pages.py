@@ -19,7 +19,7 @@ from graphtrain.storage.run_directory import STATUS_FILE
 @click.argument("run_dir", nargs=-1, required=True, type=Path)
 @click.option("--output", "-o", required=True, type=Path, help="The file, as in run.html; it is overwritten.")
 def report(run_dir: Sequence[Path], *, output: Path) -> None:
-    """Write a page about runs into one file.
+    """Write a page about runs, or all runs in a folder, into one file.
 
     It shows the graph with counts and time at its nodes and edges, the metrics as curves, a slider over the past, and
     of several runs the settings that differ. It makes no request, and needs nothing but a browser.
@@ -28,7 +28,7 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
     """
     from graphtrain.page import document
 
-    document.report([Run(path).path for path in run_dir], output)
+    document.report(_runs_at(run_dir), output)
     click.echo(printable(f"wrote {output}"))
 
 
@@ -48,12 +48,21 @@ def watch(target: Sequence[Path], *, port: int = 8321) -> None:
         if error.name is None or error.name.startswith("graphtrain"):
             raise
         why = f"the page is served by {error.name.partition('.')[0]}, which is not installed"
-        raise UsageError(why, "pip install starlette uvicorn") from error
-    folder = target[0] if len(target) == 1 and target[0].is_dir() and not (target[0] / STATUS_FILE).exists() else None
-    if folder is not None and next(run_directories(folder), None) is None:
-        raise UsageError(f"there is no run in `{folder}`", "name a run directory, or a folder that holds some")
-    runs = () if folder is not None else [Run(path).path for path in target]
+        raise UsageError(why, "install the extra `watch`: pip install '.[watch]'") from error
+    runs = _runs_at(target)
+    folder = target[0] if len(target) == 1 and runs != [*target] else None
     server.serve(server.Watched(runs=runs, folder=folder), port, _announce)
+
+
+def _runs_at(paths: Sequence[Path]) -> list[Path]:
+    """Run directories, and those in the folders among the paths."""
+    runs: list[Path] = []
+    for path in paths:
+        is_folder = path.is_dir() and not (path / STATUS_FILE).exists()
+        if not (inner := [*run_directories(path)] if is_folder else [Run(path).path]):
+            raise UsageError(f"there is no run in `{path}`", "name a run directory, or a folder that holds some")
+        runs += inner
+    return runs
 
 
 def _announce(port: int) -> None:

@@ -24,7 +24,7 @@ from graphtrain.proof.replay import Replay, after_amount, parse_moment
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.state.weights import dtype_and_shape
 from graphtrain.storage.checkpoint import read_checkpoint
-from graphtrain.storage.manifest import SavedCheckpoint
+from graphtrain.storage.manifest import SavedCheckpoint, checkpoint_paths
 from graphtrain.storage.named import checkpoint_folder, graph_of, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
 from graphtrain.trainer.breakpoints import Breakpoint, before_node
@@ -81,7 +81,10 @@ def _replayed(
     history = RunHistory(run_dir, report)
     lineage = history.lineage()
     if not lineage:
-        raise UsageError(f"`{run_dir}` holds no sound checkpoint to replay from")
+        sound = "sound " if checkpoint_paths(run_dir / CHECKPOINTS_FOLDER) else ""
+        raise UsageError(
+            f"`{run_dir}` holds no {sound}checkpoint to replay from", "save some: checkpoint.every='10 batches'"
+        )
     trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
         replay = Replay(trainers.trainer(SavedCheckpoint.sound(path), from_the_beginning=False), path)

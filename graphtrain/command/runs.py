@@ -17,7 +17,7 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
-from graphtrain.command.options import OF_THE_END, OF_THE_START, resume_command, without
+from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, resume_command, without
 from graphtrain.command.output import aligned, console, error_lines, notify, shown, shown_number, table
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
@@ -261,8 +261,7 @@ def _next(run: Run) -> Iterator[str]:
         yield f"    {what}{'; remove the cause of the error first' if state == 'failed' else ''}"
     elif not run.status.get("not_finite"):
         further = "a later end, such as a larger finish.after, trains it further"
-        by_itself = "it ended by itself: what ended it has to be set otherwise to train it further"
-        yield f"nothing; {further if run.snapshot().is_at_its_end else by_itself}"
+        yield f"nothing; {further if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"
     if state not in ACTIVE and run.status.get("not_finite") and command:
         yield from _search(run, command)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import tomllib
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import UsageError
+from graphtrain.graph.registry import find_kind
 from graphtrain.kind.parameter import REQUIRED, Parameter
 from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.names import suggestion
@@ -113,8 +115,11 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
     for key in values:
         if key == RUN_ARGUMENT or not (key in known or takes_any):
             hint = suggestion(key, known).removesuffix("?") or ("it takes others" if known else "it takes none")
-            parameter = f"to set a parameter of a node, write NODE.{key}=VALUE"
-            raise UsageError(f"`{key}` is not an argument of {name} that can be set", f"{hint}; {parameter}")
+            hint = f"{hint}; to set a parameter of a node, write NODE.{key}=VALUE"
+            if (kind := find_kind(key)) is not None and (parameter := kind.trigger or next(iter(kind.parameters), "")):
+                example = f"{key}.{parameter}={shlex.quote(str(values[key]))}"
+                hint = f"`{key}` is a node: NODE.PARAM=VALUE, as in {example}"
+            raise UsageError(f"`{key}` is not an argument of {name} that can be set", hint)
     for key, argument in known.items():
         if argument.default is REQUIRED and key not in values:
             raise UsageError(f"{name} needs the argument `{key}`", f"set it with {key}=VALUE")

@@ -16,7 +16,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.options import LOGGERS, RunOptions, resume_command, without
+from graphtrain.command.options import LOGGERS, RunOptions, ended_by, resume_command, without
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import Script, load_graph
 from graphtrain.command.set_up import set_up, warm_start
@@ -133,8 +133,8 @@ class _Training:
         further = ""
         if diverged := not_finite_since(trainer.metrics):  # to train it further would not help
             further = f". {diverged}" if outcome.resumable else f", and {diverged}"
-        elif outcome is Outcome.ALREADY_FINISHED and (ends := _ends(trainer.graph)):
-            further = f"; a later {ends} trains it further"
+        elif outcome is Outcome.ALREADY_FINISHED:
+            further = _further(trainer.graph, run_dir)
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:  # nothing that was requested would be done
             fork = f"in a new directory, with --run-dir, or from this one: --fork {shlex.quote(str(run_dir))}"
             changed = f"the run in `{run_dir}` is finished, so nothing was run; changed since: "
@@ -184,10 +184,14 @@ def _introduced(trainer: Trainer) -> Iterator[str]:
             yield f"{name}: {type(model).__name__}, {scaled(elements)} parameters"
 
 
-def _ends(graph: Graph) -> str:
-    """The parameters that end a run; a graph that ends by itself, as an evaluation does, has none."""
+def _further(graph: Graph, run_dir: Path) -> str:
+    """What trains a finished run further; empty for a graph that ends by itself, as an evaluation does."""
+    with contextlib.suppress(UsageError):  # a status that cannot be read
+        if ended := ended_by(imported("graphtrain.report.run").Run(run_dir)):
+            return f"; {ended}"
     kinds = {name: kind_of_node(node) for name, node in graph.nodes.items()}
-    return ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
+    ends = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
+    return f"; a later {ends} trains it further" if ends else ""
 
 
 @contextlib.contextmanager

@@ -77,9 +77,11 @@ def _verified(
     comparable = [segment for segment in segments if not segment.change]
     if not comparable:
         reasons = "; ".join(dict.fromkeys(segment.change for segment in segments))
+        ranks = segments[-1].goal.manifest.ranks if segments else current_ranks().world_size
+        more = "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100"
         raise UsageError(
             f"there is nothing to compare: {reasons or 'two checkpoints are needed'}",
-            "keep more checkpoints, as in graphtrain run ... checkpoint.keep=100",
+            more if ranks == current_ranks().world_size else f"verify it in as many: --processes {ranks}",
         )
     printed, factory, different = console(quiet=report is ignore), None, 0
 

@@ -268,6 +268,10 @@ class Program:
             if match is not None:
                 unread.pop(match, None)  # a misspelt name is one problem
                 hint = f"did you mean `{match}`?"
+            near = [node for node in self.nodes if node.scope is self.by_path[readers[0]].scope]
+            fields = [(node.path.rpartition("/")[2], field) for node in near for field in node.kind.fields]
+            if read := next((f"{node}.{field}" for node, field in fields if name in (node, field)), ""):
+                hint += f'; or read a field of a node: reads = {{ {name} = "{read}" }}'
             where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
             problems.append(Problem("G301", "error", where, message, hint))

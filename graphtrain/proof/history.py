@@ -107,4 +107,4 @@ class RunHistory:
 def _why_not_by_as_many(goal: SavedCheckpoint) -> str:
     """Why the present number of processes cannot repeat the training to a checkpoint; empty if it can."""
     ranks, now = goal.manifest.ranks, current_ranks().world_size
-    return "" if ranks == now else f"it was trained in another number of processes: --processes {ranks}"
+    return "" if ranks == now else f"it was trained in another number of processes: {ranks}, not {now}"

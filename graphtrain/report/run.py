@@ -121,8 +121,6 @@ class Run(Recorded):
         """The status as a value: what can be read of it."""
         return Snapshot.from_plain(self.status)
 
-    # ---- other files
-
     @property
     def metrics(self) -> list[dict[str, float]]:
         """The rows recorded so far, oldest first."""
@@ -209,8 +207,6 @@ class Run(Recorded):
     def _runs(self) -> Mapping[str, int] | None:
         return (self.activity.at(-1) or {}).get("runs")
 
-    # ---- in words
-
     def why(self) -> Iterator[str]:
         """Why it is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
         position = f"node `{one_line(self.snapshot().position)}`"
@@ -226,8 +222,9 @@ class Run(Recorded):
         elif self.state in ACTIVE:
             yield f"process {process} is running it; next is {position}"
         elif self.was_killed:
-            yield f"process {process} is gone and has not stopped it: killed, out of memory, or the machine went down"
-            yield f"it was last seen before {position}"
+            yield f"process {process} is gone: killed, out of memory, its disk was full, or the machine went down"
+            is_stale = self.newest and not self.status.get("digest")
+            yield f"it was last seen before {position}{', by a status older than its checkpoint' if is_stale else ''}"
         else:
             yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
         yield from hint
@@ -237,25 +234,29 @@ class Run(Recorded):
     def _why_finished(self) -> Iterator[str]:
         """By which amount, node and edge it ended."""
         ends = " or ".join(map(shown, self.snapshot().end))
-        is_at_its_end = self.snapshot().is_at_its_end
-        if ends and is_at_its_end:
-            yield f"it reached its end, {ends}"
-        graph = None
-        with suppress(GraphtrainError):  # of a kind of graph that this version does not read
-            graph = self.graph if self.manifest is not None and self.manifest.ended else None
-        if not is_at_its_end:
-            nodes = graph.nodes if graph is not None else ()
-            told = [line for _, line in self.status.get("notices") or () if line.partition(": ")[0] in nodes]
-            if early := ([f"it ended before {ends}"] if ends else []) + [shown(line, 300) for line in told[-1:]]:
-                yield ": ".join(early)
-            if told:
-                return
-        if graph is None or self.manifest is None:
+        how = "reached its end," if self.snapshot().is_at_its_end else "ended before"
+        if line := ": ".join(filter(None, [ends and f"it {how} {ends}", self.ending_notice])):
+            yield line
+        if (graph := self._ended_graph) is None or self.ending_notice or self.manifest is None:
             return
         for edge in graph.edges.get(self.manifest.position, ()):
             if edge.target == END:
                 guard = f', where {edge.when} = "{shown(graph.guards.get(edge.when, ""))}"' if edge.when else ""
                 yield f"by the edge {self.manifest.position} -> {edge}{guard}"
+
+    @cached_property
+    def _ended_graph(self) -> EditableGraph | None:
+        with suppress(GraphtrainError):  # of a kind of graph that this version does not read
+            return self.graph if self.manifest is not None and self.manifest.ended else None
+        return None
+
+    @property
+    def ending_notice(self) -> str:
+        """What a node has said of the end of a run before its amount: ``"early_stop: val/loss is nan"``, or empty."""
+        graph = None if self.snapshot().is_at_its_end else self._ended_graph
+        nodes = graph.nodes if graph is not None else ()
+        lines = [line for _, line in self.status.get("notices") or () if line.partition(": ")[0] in nodes]
+        return shown(lines[-1], 300) if lines else ""
 
     def __repr__(self) -> str:
         return f"<Run {self.path}: {', '.join(filter(None, [one_line(self.state), self.place]))}>"

@@ -187,12 +187,17 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
         ended = "the run is finished, and " if manifest.ended else ""
         lines = "".join(f"\n    {change}" for change in undecided)
         can_keep = not any(change.cannot_be_kept for change in undecided)
-        raise UsageError(
-            f"{ended}what is set up now differs from what the run was set up with:{lines}",
+        hint = (
             f"--from-setup {names} takes the new values{', --from-saved keeps the old ones' * can_keep}; in Python: "
             f'run(from_setup="{names}"){" or run(from_saved=True)" * can_keep}; or begin another run, with another '
-            "--run-dir",
+            "--run-dir"
         )
+        if can_keep and (began := manifest.window_ranks) != run.world.world_size:
+            keep = (
+                "keeps the size of its windows: --from-saved keeps the values for it; in Python: run(from_saved=True)"
+            )
+            hint = f"the run began in another number of processes, {began}, and {keep}"
+        raise UsageError(f"{ended}what is set up now differs from what the run was set up with:{lines}", hint)
     for change in undecided:
         if change.cannot_be_kept:
             name = change.chosen_by

@@ -185,7 +185,7 @@ class CheckpointWriter:
             self.saved = written.name
         if weight and (files.latest is None or not files.latest.manifest.not_finite):
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
-            self._notices(f"{written.name}: `{weight}` is not finite; {kept}")
+            self._notices(f"{written.name}: `{weight}` is not finite{f'; {kept}' * (files.latest is not None)}")
         files.latest = written
         self._written()
 

@@ -121,7 +121,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     if options.resume not in ("auto", "never") and files is not None:
         where += f" from {checkpoint.path.name}"
     place, again = session.compiled.run_clock.describe(), repeated(session.trained, status) if is_ours else ""
-    ended = "the run was finished before, so nothing is run; with a later end, it is trained further" * is_over
+    ended = "the run was finished before, so nothing is run" * is_over
     run.notices("; ".join(filter(None, [f"resumed {where}: {place or f'at `{run.position}`'}", again, *lines, ended])))
     if files is not None:
         run.cut_back_to(checkpoint)

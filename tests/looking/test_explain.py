@@ -106,7 +106,10 @@ def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: C
     told = sections(command("explain", "r").out)
     early = "  it ended before 9 epochs: early_stop: val/loss has not improved on .* in 3 values"
     assert re.fullmatch(early, told[""][1]) and len(told[""]) == 2
-    assert told["next"][0].startswith("nothing; it ended by itself")
+    by_a_node = "it was ended by `early_stop`: set it otherwise, as in early_stop.patience=6"
+    assert told["next"] == [f"nothing; {by_a_node}"]
+    later = [word.replace("9 epochs", "20 epochs") for word in words]
+    assert command(*later, "r").err.endswith(f"; {by_a_node}\n")
     (folder / "own.py").write_text(
         text.replace("return model(batch).square().mean()", "return model(batch).square().mean().item()")
     )
@@ -125,7 +128,7 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
         return sections(command("explain", "r").out)
 
     killed = told(process=gone())
-    assert killed[""][1].endswith("is gone and has not stopped it: killed, out of memory, or the machine went down")
+    assert killed[""][1].endswith("is gone: killed, out of memory, its disk was full, or the machine went down")
     assert killed["next"] == [
         "run the program again, with this run directory",
         "starts it from the beginning: there is no checkpoint",
@@ -164,7 +167,7 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
     replayed = command(*shlex.split(told["next"][0])[1:])
     assert replayed.code == 0 and "loss     float32 (): nan" in replayed.out and "nan  " in replayed.out, replayed
     (error,) = rows_of(command("ls", "r-2/..", "--columns", "error", "--sort", "-error").out)[-1:]
-    assert len(error) == 63 and error.endswith("...")
+    assert len(error) == 60 and error.endswith("...")
     status = command("status", "r-2").out.splitlines()
     assert any(line.startswith("  hint: look at the batch first") for line in status)
 

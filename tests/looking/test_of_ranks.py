@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def test_it_is_read_by_one(folder: Path, command: Command) -> None:
     first, *_, last = sorted((folder / "r" / "checkpoints").iterdir())
     assert "no difference" in command("diff", str(first), str(last)).out
     verified = command("verify", "train.py", "--run-dir", "r")
-    assert "it was trained in another number of processes: --processes 2" in verified.err
+    assert "processes: 2, not 1\n  hint: verify it in as many: --processes 2\n" in verified.err
     replayed = command("replay", "train.py", "--run-dir", "r", "--to", "2 steps")
     assert replayed.code == 0 and "1 process instead of 2" in replayed.err and "step 2, " in replayed.out
     # Sums and extremes over an epoch are those of all samples, by however many processes.
@@ -114,9 +115,10 @@ def test_it_is_read_by_one(folder: Path, command: Command) -> None:
 def test_it_is_resumed_and_explained_with_as_many(folder: Path, command: Command) -> None:
     (folder / "train.py").write_text(SCRIPT.replace("ON_RANK_1", FACTORS["none"]))
     done = in_a_process(*RUN, *BY_TWO, "--until", "3 batches", cwd=folder)
-    resume = shlex.join(["graphtrain", *RUN, *BY_TWO])
-    assert f"resume with: {resume}\n" in done.err, done.err
-    assert resume in command("explain", "r").out
+    resume = ["graphtrain", *RUN[:-2], *BY_TWO, "--run-dir"]
+    assert f"resume with: {shlex.join([*resume, 'r'])}\n" in done.err, done.err
+    shutil.copytree("r", "moved")
+    assert shlex.join([*resume, "moved"]) in command("explain", "moved").out
     status = json.loads((folder / "r" / "status.json").read_text())
     failed = {**status, "state": "failed", "replay": ["--to", "3 steps"]}
     (folder / "r" / "status.json").write_text(json.dumps(failed))

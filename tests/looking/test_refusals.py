@@ -175,6 +175,12 @@ def test_a_mistake_in_the_users_code_is_the_users_traceback(
         ("trian_data", "train_data", "did you mean `trian_data`?"),
         ("train_data", "trian_data", "did you mean `train_data`?"),
         ("calibration", "warm_data", "supply it: Trainer(..., warm_data=...), or let `setup` return it"),
+        (
+            "calibration",
+            "step",
+            "supply it: Trainer(..., step=...), or let `setup` return it; "
+            'or read a field of a node: reads = { step = "step.steps" }',
+        ),
     ],
 )
 def test_a_misspelt_resource(returned: str, read: str, hint: str, tiny: Path, command: Command) -> None:
@@ -273,6 +279,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("new nowhere/a.py", ("cannot write `nowhere/a.py`: No such file or directory",)),
     # ---- arguments, parameters and options of a run
     ("run tiny.py batchs=3", ("`batchs`", "tiny.py:setup", "did you mean `batches`")),
+    ("run tiny.py accumulate=4", ("`accumulate` is a node: NODE.PARAM=VALUE, as in accumulate.every=4",)),
     ("run tiny.py lr=fast", ("tiny.py:setup: lr: expected a number", '"fast"')),
     ("run tiny.py name=3", ("name: expected a string, got 3", "quote", "name='\"...\"'")),
     ("run tiny.py lr=1 lr=2", ("`lr` is set twice",)),
@@ -353,6 +360,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ),
     ("report -o run.html", ("Missing argument",)),
     ("report empty -o run.html", ("there is no run in",)),
+    ("report . -o none/run.html", ("the report cannot be written: No such file or directory",)),
     ("report kept -o none/run.html", ("the report cannot be written: No such file or directory",)),
     ("watch", ("Missing argument",)),
     ("watch nowhere", ("there is no run in",)),

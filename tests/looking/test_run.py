@@ -111,7 +111,7 @@ def test_the_last_line_and_the_status_tell_of_a_loss_that_is_not_finite(folder: 
     forked = command(
         "run", "mine.py", "--fork", f"r/{newest}", "--until", "8 steps", "log.every=1 steps", "--run-dir", "s"
     )
-    assert "run() goes on. `loss` is not finite since step 5" in forked.err, forked.err
+    assert "run again to resume. `loss` is not finite since step 5" in forked.err, forked.err
 
 
 @pytest.mark.full

@@ -134,4 +134,4 @@ def test_a_port_in_use_or_a_library_that_is_missing_is_named(
     monkeypatch.delattr(sys.modules["graphtrain"], "page")
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
     done = command("watch", str(runs))
-    assert done.code == 2 and "pip install starlette uvicorn" in done.err
+    assert done.code == 2 and "pip install '.[watch]'" in done.err
