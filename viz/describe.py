@@ -103,7 +103,7 @@ def describe(
     Arguments:
         graph: the graph; names that are used and not declared are drawn too.
         counts, position, bypassed: as in `render`. A node that is not in `counts` ran 0 times; edges may be in it too.
-        folded: the paths of bodies that are drawn as one box, as are those that never ran.
+        folded: the paths of bodies that are drawn as one box, as are those that never ran and do not hold `position`.
 
     >>> from graphtrain import Graph
     >>> drawn = describe(Graph.load("evaluate"))
@@ -114,7 +114,8 @@ def describe(
     """
     drawn = Description(shown(graph.name))
     bodies = [path for path, node in nodes_of(graph).items() if node.body is not None]
-    idle = [path for path in bodies if counts is not None and not counts.get(path)]
+    inside = str(position)
+    idle = [path for path in bodies if counts is not None and not (counts.get(path) or inside.startswith(f"{path}/"))]
     _add_level(drawn, graph, (), {*folded, *idle})
     legend = [NUMBERS] if any(arrow.number is not None for arrow in drawn.arrows) else []  # what is not clear by itself
     if counts is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from graphtrain.command.cli import command
+from graphtrain.command.runs import next_steps
 from graphtrain.errors import UsageError
 from graphtrain.printable import printable
 from graphtrain.report.run import Run, run_directories
@@ -28,7 +29,7 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
     """
     from graphtrain.page import document
 
-    document.report(_runs_at(run_dir), output)
+    document.report(_runs_at(run_dir), output, next_steps)
     click.echo(printable(f"wrote {output}"))
 
 
@@ -51,7 +52,7 @@ def watch(target: Sequence[Path], *, port: int = 8321) -> None:
         raise UsageError(why, "install the extra `watch`: pip install '.[watch]'") from error
     runs = _runs_at(target)
     folder = target[0] if len(target) == 1 and runs != [*target] else None
-    server.serve(server.Watched(runs=runs, folder=folder), port, _announce)
+    server.serve(server.Watched(next_steps, runs, folder), port, _announce)
 
 
 def _runs_at(paths: Sequence[Path]) -> list[Path]:

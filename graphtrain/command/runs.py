@@ -24,7 +24,7 @@ from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
 from graphtrain.names import in_natural_order
 from graphtrain.plain import json_value
-from graphtrain.printable import one_line
+from graphtrain.printable import one_line, printable
 from graphtrain.report.numbers import duration, metric
 from graphtrain.report.run import Run, run_directories
 from graphtrain.storage.run_directory import ACTIVE
@@ -207,7 +207,7 @@ def explain(run_dir: Path) -> None:
         "starts": [*map(_start, run.starts[-_MOST_STARTS:])],
         "reported": [f"{_moment(at)}  {shown(line, 300)}" for at, line in run.status.get("notices") or ()],
         "checkpoints": [*_checkpoints(run)],
-        "next": [*_next(run)],
+        "next": [line for step in next_steps(run) for line in _lines(*step)],
     }
     for title, lines in sections.items():
         if lines:
@@ -242,31 +242,36 @@ def _checkpoints(run: Run) -> Iterator[str]:
     yield from _best(run)
 
 
-def _next(run: Run) -> Iterator[str]:
-    """What to do, with the commands to paste."""
+def _lines(command: str, what: str) -> list[str]:
+    return [*filter(None, [command, f"    {what}" if command and what else what])]
+
+
+def next_steps(run: Run) -> Iterator[tuple[str, str]]:
+    """What to do: a command to paste, and what it does; without a command, or with nothing to say, an empty one."""
     state, command, path = run.state, run.command, str(run.path)
     replay = run.status.get("replay")
     if state == "failed" and isinstance(replay, list) and replay:
         ranks = run.manifest.ranks if run.manifest is not None else 1
         processes = ["--processes", str(ranks)] if ranks > 1 else []
         words = ["graphtrain", "replay", run.script, "--run-dir", path, *map(str, replay), *processes]
-        yield shown(shlex.join(words), 500)
-        yield "    repeats it up to the node that failed; --pdb opens a debugger there"
+        yield shown(shlex.join(words), 500), "repeats it up to the node that failed; --pdb opens a debugger there"
     if state in ACTIVE:
-        yield f"graphtrain status {shlex.quote(path)}"
+        yield f"graphtrain status {shlex.quote(printable(path))}", ""
     elif state != "finished":
         resume = resume_command(command, run.path, is_reached=str(run.status.get("reason")).startswith("--"))
-        yield shown(resume, 1000) if command else "run the program again, with this run directory"
+        if not command:
+            yield "", "run the program again, with this run directory"
         what = "resumes it" if run.newest else "starts it from the beginning: there is no checkpoint"
-        yield f"    {what}{'; remove the cause of the error first' if state == 'failed' else ''}"
+        cause = "; remove the cause of the error first" if state == "failed" else ""
+        yield shown(resume, 1000) if command else "", f"{what}{cause}"
     elif not run.status.get("not_finite"):
         further = "a later end, such as a larger finish.after, trains it further"
-        yield f"nothing; {further if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"
+        yield "", f"nothing; {further if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"
     if state not in ACTIVE and run.status.get("not_finite") and command:
         yield from _search(run, command)
 
 
-def _search(run: Run, command: Sequence[str]) -> Iterator[str]:
+def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What leads to the batch with which a loss diverged, if nothing in the graph has looked for it."""
     try:
         if any(node.use == "check_finite" for node in nodes_of(run.graph).values()):
@@ -276,8 +281,8 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[str]:
     free = next(path for number in itertools.count(2) if not (path := Path(f"{run.path}-{number}")).exists())
     fork = ["--fork", str(run.path / finite.name)] if (finite := run.newest_finite) is not None else []
     kept = without(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
-    yield shown(shlex.join([*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]), 1000)
-    yield "    names the batch with which the loss diverges"
+    words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
+    yield shown(shlex.join(words), 1000), "names the batch with which the loss diverges"
 
 
 # ---- export

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph.elements import nodes_of
 from graphtrain.page.pictures import content_of, difference_of
+from graphtrain.plain import json_value
 from graphtrain.printable import printable
 from graphtrain.report.numbers import duration, rate, share
 from graphtrain.report.run import Run
@@ -25,16 +26,22 @@ MOST_TICKS = 400  # of the slider
 MOST_COUNTS = 100_000  # of all ticks, of which a graph of 300 nodes has a thousand each
 _PLACES = ("step", "epoch")
 
+NextSteps = Callable[[Run], Iterable[tuple[str, str]]]
 
-def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
+
+def content_of_runs(paths: Sequence[Path], next_steps: NextSteps) -> dict[str, Any]:
     """What a page shows of one run, or of several beside each other; of two also how their graphs differ.
+
+    Arguments:
+        paths: the run directories.
+        next_steps: the commands that lead further from a run, with what they do.
 
     Raises:
         UsageError: there is no run in a folder, or its files cannot be read.
     """
     runs = [Run(path) for path in paths]
     return {
-        "runs": [_content_of_run(run) for run in runs],
+        "runs": [{**_content_of_run(run), "next": [*next_steps(run)]} for run in runs],
         "difference": difference_of(*runs) if len(runs) == 2 else None,
     }
 
@@ -42,6 +49,7 @@ def content_of_runs(paths: Sequence[Path]) -> dict[str, Any]:
 def _content_of_run(run: Run) -> dict[str, Any]:
     rows = run.metrics
     graph, drawn, why_none = None, None, ""
+    bypassed = [*map(str, run.status.get("bypassed") or ())]
     try:
         graph = run.graph
     except GraphtrainError as error:
@@ -50,7 +58,8 @@ def _content_of_run(run: Run) -> dict[str, Any]:
     moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // (1 + counted))))
     if graph is not None:
         last = moments[-1] if moments else {}
-        drawn = content_of(graph, last.get("runs", {}), last.get("taken", {}))
+        drawn = content_of(graph, last.get("runs", {}), last.get("taken", {}), run.snapshot().position, bypassed)
+    nodes, edges = ([*drawn["nodes"]], [*drawn["edges"]]) if drawn is not None else ([], [])
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
@@ -59,6 +68,8 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         "why": [*run.why()][run.state in ACTIVE :],
         "progress": _progress(run.snapshot()) if run.state in ACTIVE else None,
         "rows": len(rows),
+        "measured": measured(run)
+        | {printable(f"{name} {best.get('metric')}"): json_value(best.get("value")) for name, best in run.best.items()},
         "settings": {printable(name): printable(str(value)) for name, value in run.settings.items()},
         "curves": [*_curves(rows, run.snapshot().clocks)],
         "marks": [{"row": mark["rows"], "event": mark["event"], "time": mark["time"]} for mark in run.activity.starts],
@@ -67,9 +78,22 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         ],
         "graph": drawn,
         "graph_error": why_none,
-        "ticks": _ticks(moments, rows, drawn or {"nodes": {}, "edges": {}}),
-        "lines": [*_lines(run)],
+        "ticks": _ticks(moments, rows, [name for name in nodes if name not in bypassed], edges),
+        "replay": _replay(run),
     }
+
+
+def measured(run: Run) -> dict[str, Any]:
+    """The latest value of each metric; NaN and infinities, which JSON does not have, are texts."""
+    return {printable(name): json_value(value) for name, value in run.snapshot().measured.items()}
+
+
+def _replay(run: Run) -> str:
+    """The command that repeats the run up to a moment, which has to follow; empty without a checkpoint."""
+    ranks = run.manifest.ranks if run.manifest is not None else 0
+    processes = ["--processes", str(ranks)] if ranks > 1 else []
+    words = ["graphtrain", "replay", run.script, "--run-dir", str(run.path), *processes, "--to"]
+    return printable(shlex.join(words)) if ranks else ""
 
 
 def _progress(snapshot: Snapshot) -> dict[str, Any]:
@@ -143,40 +167,27 @@ def _short(value: float) -> float | None:
 
 
 def _ticks(
-    moments: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, float]], drawn: Mapping[str, Any]
+    moments: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, float]], nodes: list[str], edges: list[str]
 ) -> dict[str, Any]:
     """Moments of the run, oldest first: row, step, epoch and time; totals of nodes and edges where they are known."""
-    names = [*drawn["nodes"]], [*drawn["edges"]]
     if not moments:
         stride = max(1, math.ceil(len(rows) / MOST_TICKS))
         moments = [{"rows": number + 1} for number in sorted({*range(0, len(rows), stride), len(rows) - 1} - {-1})]
     places = [rows[min(moment["rows"], len(rows)) - 1] if moment["rows"] and rows else {} for moment in moments]
     return {
-        "nodes": names[0],
-        "edges": names[1],
+        "nodes": nodes,
+        "edges": edges,
         "row": [moment["rows"] - 1 for moment in moments],
         "step": [place.get("step", 0) for place in places],
         "epoch": [_short(place.get("epoch", 0)) for place in places],
         "time": [_rounded(moment.get("time", 0)) for moment in moments],
-        "runs": [[moment["runs"].get(name, 0) for name in names[0]] for moment in moments if "runs" in moment],
-        "taken": [[moment["taken"].get(name, 0) for name in names[1]] for moment in moments if "taken" in moment],
+        "runs": [[moment["runs"].get(name, 0) for name in nodes] for moment in moments if "runs" in moment],
+        "taken": [[moment["taken"].get(name, 0) for name in edges] for moment in moments if "taken" in moment],
         "seconds": [
-            [_rounded(moment["seconds"].get(name, 0)) for name in names[0]] for moment in moments if "seconds" in moment
+            [_rounded(moment["seconds"].get(name, 0)) for name in nodes] for moment in moments if "seconds" in moment
         ],
     }
 
 
 def _rounded(value: float) -> float:
     return round(value, 3)
-
-
-# ---- lines to copy
-
-
-def _lines(run: Run) -> Iterator[dict[str, str]]:
-    """Commands about the run; in one, `STEP steps` stands for the step of the moment that is shown."""
-    path, script = (shlex.quote(printable(word)) for word in (str(run.path), run.script))
-    other = shlex.quote(printable(f"{run.path}-2"))
-    yield {"about": "why it ended, and what to do next", "line": f"graphtrain explain {path}"}
-    yield {"about": "this moment again", "line": f"graphtrain replay {script} --run-dir {path} --to 'STEP steps'"}
-    yield {"about": "a new run from its checkpoint", "line": f"graphtrain run {script} --fork {path} --run-dir {other}"}

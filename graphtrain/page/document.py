@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import UsageError
-from graphtrain.page.content import content_of_runs
+from graphtrain.page.content import NextSteps, content_of_runs
 from graphtrain.printable import printable
 from graphtrain.storage.files import write_output
 from graphtrain.viz.theme import style
@@ -23,16 +23,17 @@ SCRIPTS = {
 }  # the first is a plain script, which defines a name for the others
 
 
-def report(paths: list[Path], output: Path) -> Path:
+def report(paths: list[Path], output: Path, next_steps: NextSteps) -> Path:
     """Write a page about runs into one file, which makes no request; an existing file is overwritten.
 
     Arguments:
         paths: the run directories; several are shown beside each other.
+        next_steps: the commands that lead further from a run, with what they do.
 
     Raises:
         UsageError: there is no run, or the file cannot be written.
     """
-    text = self_contained({"kind": "runs", **content_of_runs(paths)})
+    text = self_contained({"kind": "runs", **content_of_runs(paths, next_steps)})
     try:
         write_output(output, text.encode())
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from graphtrain.errors import GraphtrainError
@@ -20,7 +20,9 @@ _svg = functools.lru_cache(maxsize=32)(element)  # a page that is watched asks f
 _MOST_RUNS = 9_999  # in the pictures; a page writes the counts of a moment over them
 
 
-def content_of(graph: GraphData, runs: Mapping[str, int], taken: Mapping[str, int]) -> dict[str, Any]:
+def content_of(
+    graph: GraphData, runs: Mapping[str, int], taken: Mapping[str, int], position: str, bypassed: Collection[str]
+) -> dict[str, Any]:
     """What a page shows of a graph: its pictures, unfolded and folded; its nodes by path, and its edges by key.
 
     Where nothing can draw, there are no pictures, and `error` says why.
@@ -29,16 +31,19 @@ def content_of(graph: GraphData, runs: Mapping[str, int], taken: Mapping[str, in
         graph: the graph.
         runs: how often each node ran; a body that never ran is folded. Empty where that is not known.
         taken: how often each edge was taken, by its key in `graphtrain.Run.activity`.
+        position: the node that runs next, or has failed; a body that holds it is not folded.
+        bypassed: the nodes that the run bypasses.
 
     >>> from graphtrain import Graph
-    >>> content = content_of(Graph.load("evaluate"), {}, {})
+    >>> content = content_of(Graph.load("evaluate"), {}, {}, "", ())
     >>> [drawn["name"] for drawn in content["pictures"]], content["edges"]["eval_batch -> next_batch"]["order"]
     (['unfolded'], 2)
     """
     whole = describe(graph)
     bodies = [box.path for box in whole.nodes if box.is_body]
     nodes = {box.key: box.path for box in whole.nodes}
-    counts = {name: _MOST_RUNS for name in (*nodes.values(), *taken) if name not in bodies or runs.get(name)}
+    idle = {path for path in bodies if not runs.get(path) and not position.startswith(f"{path}/")}
+    counts = dict.fromkeys({*nodes.values(), *taken} - idle, _MOST_RUNS)
     content: dict[str, Any] = {
         "name": graph.name,
         "nodes": {box.path: _node(box.node) for box in whole.nodes if box.node is not None},
@@ -58,7 +63,7 @@ def content_of(graph: GraphData, runs: Mapping[str, int], taken: Mapping[str, in
     }
     try:
         for name, folded in (("unfolded", []), ("folded", bodies))[: 2 if bodies else 1]:
-            drawn = describe(graph, counts if runs else None, folded=folded)
+            drawn = describe(graph, counts if runs else None, None, bypassed, folded)
             drawn.caption = []
             for box in drawn.nodes:
                 box.width = 1.2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.page.content import content_of_runs
+from graphtrain.page.content import NextSteps, content_of_runs, measured
 from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.plain import json_value
 from graphtrain.printable import printable
-from graphtrain.report.numbers import metric
 from graphtrain.report.run import Run, as_of_now, run_directories
 from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE
 
@@ -41,10 +39,12 @@ class Watched:
     """What a server shows: runs, or a folder of runs.
 
     Arguments:
+        next_steps: the commands that lead further from a run, with what they do.
         runs: run directories that are shown beside each other. Default: none.
         folder: a folder whose runs are listed, each of which can be opened. Default: none.
     """
 
+    next_steps: NextSteps
     runs: Sequence[Path] = ()
     folder: Path | None = None
 
@@ -59,7 +59,7 @@ class Watched:
         """
         if self.folder is not None and not names:
             return {"kind": "folder", "name": printable(str(self.folder)), "runs": [*self._listed(self.folder)]}
-        return {"kind": "runs", **content_of_runs(self._chosen(names))}
+        return {"kind": "runs", **content_of_runs(self._chosen(names), self.next_steps)}
 
     def signature(self, names: Sequence[str]) -> tuple[Any, ...]:
         """Differs from what it was when something that is shown was written, or the process of a run has ended."""
@@ -82,7 +82,6 @@ class Watched:
             with contextlib.suppress(GraphtrainError):  # removed since, or damaged
                 run = Run(path)
                 snapshot = run.snapshot()
-                measured = snapshot.measured.items()
                 cells = {
                     "state": printable(run.condition),
                     "why": "" if run.state in ACTIVE else _why(path, _written(path / STATUS_FILE), run.state),
@@ -91,7 +90,7 @@ class Watched:
                     "age": run.age_seconds,
                     "resumable": run.resumable,
                     "best": run.best.get("best", {}).get("value"),
-                    **{printable(name): value if math.isfinite(value) else metric(value) for name, value in measured},
+                    **measured(run),
                 }
                 yield {"name": _name(path, folder), "cells": json_value(cells)}
 

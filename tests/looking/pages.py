@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from graphtrain import Graph, Trainer
+from graphtrain.command.runs import next_steps
 from tests.world import World, small_fit, world
 
 pytest.importorskip("uvicorn")
@@ -61,7 +62,7 @@ def content_in(page: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def serving(*runs: Path, folder: Path | None = None, port: int = 0) -> Iterator[tuple[int, Get]]:
     """What `graphtrain watch` serves, and how to ask for it."""
-    watched = Watched(runs=[*runs]) if folder is None else Watched(folder=folder)
+    watched = Watched(next_steps, [*runs], folder)
     with listening(port) as opened:
         port = opened.getsockname()[1]
         config = uvicorn.Config(application(watched), log_level="error", timeout_graceful_shutdown=1)

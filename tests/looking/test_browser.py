@@ -84,8 +84,8 @@ def test_a_report(browser: Any, runs: Path, folder: Path, command: Command) -> N
     def expected(moment: int) -> dict[str, str]:
         runs, taken = moments[moment]["runs"], moments[moment]["taken"]
         nodes = {name: str(count) for name, count in runs.items()}
-        idle = dict.fromkeys(("clip", "exchange", "schedule"), "0")  # the run passes them over
-        return {**idle, **nodes, **{name: str(count) for name, count in taken.items()}}
+        nodes |= dict.fromkeys(("clip", "exchange", "schedule"), "")  # the picture says "bypassed"
+        return {**nodes, **{name: str(count) for name, count in taken.items()}}
 
     assert shown.counts() == expected(-1)
     shown.page.keyboard.press("ArrowLeft")
@@ -134,8 +134,10 @@ def test_what_is_clicked_is_explained(browser: Any, runs: Path, folder: Path, co
         chosen.press("Enter")
         for word in words:
             assert word in shown.text("#detail")
+    assert "graphtrain replay" not in shown.text("#facts")
+    shown.page.keyboard.press("ArrowLeft")
     copied = shown.text("#facts")
-    assert "graphtrain explain" in copied and "--to '" in copied and "<img src=x" in shown.text("#plots")
+    assert "graphtrain replay" in copied and "--to '" in copied and "<img src=x" in shown.text("#plots")
     assert shown.said == []
 
 
@@ -154,7 +156,8 @@ def test_a_list_is_sorted_and_filtered_and_two_of_it_compared(browser: Any, runs
         shown.page.goto(f"http://127.0.0.1:{port}/?run=one&run=two")
         shown.wait_for("h1", "one ↔ two")
         assert "~ clip" in shown.text("#difference") and "~ clip.max_norm inf -> 0.5" in shown.text("#detail")
-        assert "max_norm" in shown.text("#facts")
+        for row in ("one\t\nfinished", "two\t\nfinished", "clip.max_norm\toptimizer.lr", "val/loss"):
+            assert row in shown.text("#why")
         shown.page.get_by_text("difference of the graphs").click()
         assert shown.page.locator("#picture").count() == 1
         shown.page.get_by_text("all runs").click()
@@ -165,12 +168,16 @@ def test_a_list_is_sorted_and_filtered_and_two_of_it_compared(browser: Any, runs
 def test_the_node_that_has_failed_is_marked_and_no_other(browser: Any, folder: Path, command: Command) -> None:
     trainer_of(folder / "run").run(until="2 steps")
     status = folder / "run" / "status.json"
-    changed = {"state": "failed", "position": "train_batch", "error": "RuntimeError: shapes do not fit"}
-    status.write_text(json.dumps({**json.loads(status.read_text()), **changed}))
-    assert command("report", "run", "-o", "run.html").code == 0
+    changed = {"state": "failed", "error": "RuntimeError: shapes do not fit"}
     shown = Page(browser)
-    shown.page.goto((folder / "run.html").as_uri())
-    assert shown.page.locator("#picture .failed title").all_text_contents() == ["train_batch"]
+    for position in ("train_batch", "validate/eval_batch"):  # in its first validation
+        status.write_text(json.dumps({**json.loads(status.read_text()), **changed, "position": position}))
+        assert command("report", "run", "-o", "run.html").code == 0
+        shown.page.goto((folder / "run.html").as_uri())
+        assert shown.page.locator("#picture .failed title").all_text_contents() == [position]
+    shown.page.keyboard.press("f")
+    assert shown.page.locator("#picture .failed title").all_text_contents() == ["validate"]
+    shown.page.keyboard.press("f")
     assert shown.page.locator("#picture .current").count() == 0
     assert "shapes do not fit" in shown.text("#why") and shown.said == []
 
@@ -221,5 +228,5 @@ def test_a_run_that_was_killed_and_one_that_diverged(browser: Any, tmp_path: Pat
         assert "finished, not finite since step" in diverged.text("#state")
         assert "it reached its end, 2 epochs" in diverged.text("#why")
         assert "loss is not finite since step" in diverged.text("#plots")
-        assert f"--run-dir '{tmp_path}/STEP 1' --to '2 steps'" in shown.text("#facts")
+        assert "run the program again, with this run directory" in shown.text("#facts")
     assert all("ERR_" in line for page in (listed, diverged, shown) for line in page.said)

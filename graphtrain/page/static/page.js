@@ -27,10 +27,10 @@ function element(tag, attributes = {}, ...children) {
 }
 
 function table(head, rows) {
-  const cells = (tag, row) => row.map((cell) => {
-    const isNumber = typeof cell === "number";
-    return element(tag, { class: isNumber ? "number" : "" }, isNumber ? number(cell) : cell);
-  });
+  const isNumber = (cell) => typeof cell === "number" || /^(nan|-?inf|–)$/.test(cell);
+  const cells = (tag, row) => row.map((cell, column) => element(tag, {
+    class: isNumber(tag === "th" ? rows[0]?.[column] : cell) ? "number" : "",
+  }, typeof cell === "number" ? number(cell) : cell));
   return element("table", {}, head.length ? element("tr", {}, cells("th", head)) : "",
     rows.map((row) => element("tr", {}, cells("td", row))));
 }
@@ -43,6 +43,11 @@ function number(value) {
   if (value === null || value === undefined) return "–";
   if (Number.isInteger(value)) return value.toLocaleString("en");
   return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
+}
+
+function tickLabel(value) { // as wide as the axis; of a logarithmic axis some are left out
+  if (value === null) return "";
+  return value && (Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3) ? Number(value.toPrecision(4)).toExponential().replace("+", "") : number(value);
 }
 
 function short(value) {
@@ -169,7 +174,8 @@ function paint(box) { // counts, heat, the present node, and the one that failed
         const part = state.heat === "seconds" ? value / most : Math.log1p(value) / Math.log1p(most);
         group.classList.add(`heat${Math.round(LEVELS * part)}`);
       }
-      const isNow = state.tick === null && status.position === node;
+      const isFolded = status.position.startsWith(`${node}/`) && !group.classList.contains("cluster");
+      const isNow = state.tick === null && (status.position === node || isFolded);
       group.classList.toggle("current", isNow && !["finished", "failed", ""].includes(status.state));
       group.classList.toggle("failed", isNow && status.state === "failed");
       if (runs.has(node)) count(group, runs.get(node) === 1 ? "1 run" : `${short(runs.get(node))} runs`);
@@ -269,13 +275,18 @@ function plotOf(curves, width) {
   const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
   return new uPlot({
     width, height: 190,
-    scales: { x: { time: false }, y: { distr: state.log ? 3 : 1 } },
-    axes: [{ ...axis, size: 34 }, { ...axis, size: 66, values: (_, values) => values.map(number) }],
+    scales: { x: { time: false, range: withMargin }, y: { distr: state.log ? 3 : 1 } },
+    axes: [{ ...axis, size: 34 }, { ...axis, size: 66, values: (_, values) => values.map(tickLabel) }],
     series: [{ label: state.x, value: (_, value) => number(value) }, ...series],
     hooks: { draw: [(plot) => drawMarks(plot, curves)], setCursor: [(plot) => { if (plot.cursor.left < 0) legendAtSlider(plot); }] },
     legend: { markers: { dash: (_, index) => BORDERS[DASHES.indexOf(dashes[index - 1])] } },
     cursor: { drag: { x: true, y: false }, sync: { key: "runs" }, dataIdx: (plot, line, index) => lastKnown(plot.data[line], index) },
   }, dataOf(curves), null);
+}
+
+function withMargin(_, least, most) { // a mark at the first or last row is not on the edge
+  const margin = (most - least || 1) * 0.02;
+  return [least - margin, most + margin];
 }
 
 function lastKnown(values, index) { // a curve without a value at a place still has that of the place before
@@ -375,25 +386,46 @@ function showRuns() {
   box.scrollTo(...place);
   buildPlots(curves);
   refresh();
+  const failed = box.querySelector(".failed")?.getBoundingClientRect(), whole = box.getBoundingClientRect();
+  if (!old && failed) box.scrollBy((failed.left + failed.right - whole.left - whole.right) / 2, Math.max(0, failed.bottom - whole.bottom + 40));
 }
 
 const isBad = (words) => /not finite|^(it )?failed|^interrupted|has not stopped/.test(words);
 const stated = (words) => element("span", { class: isBad(words) ? "bad" : "" }, words);
 
+function stateOf({ status, condition, progress }) {
+  return element("span", {}, element("b", {}, stated(condition)), ` ${status.place}`,
+    status.state === "finished" || !status.position ? "" : element("span", { class: "faint" }, `, ${status.state === "failed" ? "in" : "next"} node ${status.position}`),
+    progress ? element("progress", { max: "1", value: String(progress.done) }) : "", progress ? element("span", { class: "faint" }, progress.words) : "");
+}
+
+const whyOf = ({ why }) => element("div", {}, why.map((line) => element("div", { class: isBad(line) ? "bad" : "faint" }, line)));
+
+function namesIn(what) { // of all runs, in order
+  return [...new Set(content.runs.flatMap((one) => Object.keys(one[what])))];
+}
+
+function comparison() { // a row for each run: its state, the settings that differ, and what it has reached
+  const differing = namesIn("settings").filter((name) => new Set(content.runs.map(({ settings }) => settings[name])).size > 1);
+  const names = namesIn("measured");
+  return element("div", { class: "list" }, table(["run", "state", ...differing, ...names], content.runs.map((one) => [
+    one.name, element("div", {}, stateOf(one), whyOf({ why: one.why.slice(0, 1) })), ...differing.map((name) => one.settings[name] ?? "–"), ...names.map((name) => one.measured[name] ?? "–"),
+  ])));
+}
+
 function refresh() { // what changes with the moment, and with new rows
   if (!content || content.kind !== "runs") return;
-  const { ticks, status, condition, why, progress } = run();
+  const { ticks } = run();
   const slider = document.getElementById("slider");
   slider.max = String(Math.max(0, ticks.row.length - 1));
   slider.value = String(tick());
   slider.disabled = ticks.row.length < 2;
-  document.getElementById("state").replaceChildren(element("b", {}, stated(condition)), ` ${status.place}`,
-    status.state === "finished" || !status.position ? "" : element("span", { class: "faint" }, `, ${status.state === "failed" ? "in" : "next"} node ${status.position}`),
-    progress ? element("progress", { max: "1", value: String(progress.done) }) : "", progress ? element("span", { class: "faint" }, progress.words) : "");
-  document.getElementById("why").replaceChildren(...why.map((line) => element("div", { class: isBad(line) ? "bad" : "faint" }, line)));
+  const several = content.runs.length > 1;
+  document.getElementById("state").replaceChildren(several ? "" : stateOf(run()));
+  document.getElementById("why").replaceChildren(several ? comparison() : whyOf(run()));
   const at = tick();
-  document.getElementById("moment").textContent = ticks.row.length
-    ? `row ${number(ticks.row[at] + 1)} of ${number(run().rows)} · step ${number(ticks.step[at])} · epoch ${number(ticks.epoch[at])}${ticks.time[at] ? ` · ${clock(ticks.time[at])}` : ""}` : "no rows yet";
+  document.getElementById("moment").textContent = (ticks.row[at] >= 0
+    ? `row ${number(ticks.row[at] + 1)} of ${number(run().rows)} · step ${number(ticks.step[at])} · epoch ${number(ticks.epoch[at])}` : "before the first row of metrics") + (ticks.time[at] ? ` · ${clock(ticks.time[at])}` : "");
   const box = document.getElementById("picture");
   if (box) paint(box);
   document.getElementById("detail").replaceChildren(detail());
@@ -402,20 +434,14 @@ function refresh() { // what changes with the moment, and with new rows
 }
 
 function facts() {
-  const { ticks, lines, checkpoints, marks } = run();
+  const { ticks, next, replay, checkpoints, marks, settings } = run();
   const at = tick();
-  const step = ticks.row.length ? String(ticks.step[at]) : "1";
   const made = [];
-  const names = [...new Set(content.runs.flatMap(({ settings }) => Object.keys(settings)))];
-  const differing = names.filter((name) => new Set(content.runs.map(({ settings }) => settings[name])).size > 1);
-  const shown = content.runs.length > 1 ? differing : names;
-  made.push(element("h2", {}, content.runs.length > 1 ? "Settings that differ" : "Settings"),
-    shown.length ? table(["", ...content.runs.map(({ name }) => name)], shown.map((name) => [name, ...content.runs.map(({ settings }) => settings[name] ?? "–")]))
-      : element("p", { class: "faint" }, content.runs.length > 1 ? "None." : "None are known."));
-  made.push(element("h2", {}, "Commands"), lines.map(({ about, line }) => {
-    const text = line.replace("'STEP steps'", `'${step} steps'`);
-    return element("div", { class: "copy" }, element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text), element("span", { class: "faint" }, about));
-  }));
+  const set = Object.entries(settings);
+  if (set.length) made.push(element("h2", {}, "Settings"), table([], set));
+  const moment = state.tick !== null && ticks.step[at] && replay ? [[`${replay} '${ticks.step[at]} steps'`, "repeats the moment that is shown"]] : [];
+  made.push(element("h2", {}, "What next"), [...next, ...moment].map(([text, about]) => element("div", { class: "copy" },
+    text ? [element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text)] : "", element("span", { class: "faint" }, about))));
   if (marks.length > 1) made.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
   if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best])));
   return made.flat();
