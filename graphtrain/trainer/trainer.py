@@ -16,6 +16,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
+from graphtrain.program.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -27,7 +28,6 @@ from graphtrain.resume.session import Session
 from graphtrain.resume.weights import load_weights
 from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.entry import get_ready
 from graphtrain.trainer.graph import Graph
