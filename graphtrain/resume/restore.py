@@ -198,10 +198,9 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
             )
             hint = f"the run began in another number of processes, {began}, and {keep}"
         raise UsageError(f"{ended}what is set up now differs from what the run was set up with:{lines}", hint)
-    for change in undecided:
-        if change.cannot_be_kept:
-            name = change.chosen_by
-            raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
+    if change := next((change for change in undecided if change.cannot_be_kept), None):
+        name = change.chosen_by
+        raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
     return differences, chosen
 
 
