@@ -332,7 +332,7 @@ function buildPlots(box) {
   box.replaceChildren();
   plots = groups().map(([group, curves]) => {
     const place = element("div", { class: "plot" }, element("h3", {}, group), curves.filter((curve) => curve.not_finite).map((curve) =>
-      element("div", { class: "bad" }, `${content.runs.length > 1 ? `${content.runs[curve.run].name}: ` : ""}${curve.name} is not finite since step ${number(curve.not_finite.step)}`)));
+      element("div", { class: "bad" }, `${content.runs.length > 1 ? `${content.runs[curve.run].name}: ` : ""}${curve.name} ${curve.not_finite.words}`)));
     box.append(place);
     const plot = plotOf(curves, Math.max(260, box.clientWidth));
     place.append(plot.root);
@@ -390,7 +390,7 @@ function showRuns() {
   if (!old && failed) box.scrollBy((failed.left + failed.right - whole.left - whole.right) / 2, Math.max(0, failed.bottom - whole.bottom + 40));
 }
 
-const isBad = (words) => /not finite|^(it )?failed|^interrupted|has not stopped/.test(words);
+const isBad = (words) => /not finite|non-finite|^(it )?failed|^interrupted|has not stopped/.test(words);
 const stated = (words) => element("span", { class: isBad(words) ? "bad" : "" }, words);
 
 function stateOf({ status, condition, progress }) {
