@@ -31,13 +31,14 @@ def one_line(text: str, most: int | None = None) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def shown_path(path: str) -> str:
-    """The path of an object; what is in a variable of a function is called like the variable.
+def shown_path(path: str, most: int = 120) -> str:
+    """The path of an object: what is in a variable is called like the variable, and the middle of a long one left out.
 
     >>> shown_path("step<calls>.cell_contents.total")
     'step<calls>.total'
     """
-    return path.replace(".cell_contents", "")
+    path = path.replace(".cell_contents", "")
+    return path if len(path) <= most else f"{path[: most // 2]}...{path[-most // 2 :]}"
 
 
 def shown(value: Any, most: int = 200) -> str:

@@ -10,7 +10,7 @@ from graphtrain.command.options import RunOptions
 from graphtrain.command.set_up import checkpoint_of, weights_named
 from graphtrain.errors import UsageError
 from graphtrain.storage.named import checkpoint_folder, saved_graph
-from graphtrain.storage.run_directory import read_starts
+from graphtrain.storage.run_directory import STARTS_FILE
 from graphtrain.trainer.graph import Graph
 
 
@@ -40,7 +40,7 @@ class Start:
             raise UsageError("--fork and --resume are mutually exclusive", "--fork begins with the newest checkpoint")
         if fork is not None and run_dir is not None and run_dir.resolve() == fork.resolve():
             raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
-        if fork is not None and (run_dir is None or not read_starts(run_dir)):
+        if fork is not None and (run_dir is None or not (run_dir / STARTS_FILE).exists()):
             resume = str(checkpoint_of(fork))
         hint, saved = "name a checkpoint, or the directory of a run; --resume also takes auto, never", run_dir
         if resume not in ("auto", "never"):

@@ -146,7 +146,7 @@ class Session:
             lambda position: self.compiled.program.nodes[position].path,
         )
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
-        world.running_seconds, world.buffers = self.watch.running, self._buffers
+        world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
         world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:

@@ -16,6 +16,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
+from graphtrain.program.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -27,7 +28,6 @@ from graphtrain.resume.session import Session
 from graphtrain.resume.weights import load_weights
 from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.entry import get_ready
 from graphtrain.trainer.graph import Graph
@@ -227,17 +227,21 @@ class Trainer(RunView):
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        run, loop = self._run, self._session.loop
+        loop = self._session.loop
         with self._running(ResumeOptions(resume)):
             if loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
             while n > 0 and not loop.ended:
-                n, compiled, index = n - 1, self._session.compiled, loop.position
-                table = [*compiled.compiler.transitions]
-                table[index] = explained(compiled, index, partial(setattr, run, "explanation"))
-                run.requests.add("pause")
-                drive(run, table.copy)
+                n -= 1
+                self._one_transition()
         return self.position
+
+    def _one_transition(self) -> None:
+        run, compiled, index = self._run, self._session.compiled, self._session.loop.position
+        table = [*compiled.compiler.transitions]
+        table[index] = explained(compiled, index, partial(setattr, run, "explanation"))
+        run.requests.add("pause")
+        drive(run, table.copy)
 
     def run_to(self, place: Callable[[Session], list[Transition]], resume: str | Path = "auto") -> Outcome:
         """Replay a past run with the transitions that `place` returns, once it is resumed; `resume` is as in `run`."""
@@ -307,11 +311,11 @@ class Trainer(RunView):
     def save(self) -> Path | None:
         """Save a checkpoint now.
 
-        Inside a node this is a request, and None is returned; otherwise the path of the checkpoint, which is then on
-        disk.
+        If the position is not a save point, the run first trains to the next one, and reports it. Inside a node this is
+        a request, and None is returned; otherwise the path of the checkpoint, which is then on disk.
 
         Raises:
-            UsageError: there is no run directory, or the position is not a save point.
+            UsageError: there is no run directory.
             CheckpointError: it cannot be written.
         """
         if self._run.files is None:
@@ -320,9 +324,10 @@ class Trainer(RunView):
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
-            if not self._run.save(SavePolicy("sync")):
+            while not self._run.save(SavePolicy("sync")):
                 what = f"`{self.position}` is not a save point ({self._run.writer.refusal})"
-                raise UsageError(what, "first call advance(), to the next of save_points()")
+                self._run.notices.once(f"{what}; training on to the next one")
+                self._one_transition()
         return self._run.files.latest.path if self._run.files.latest is not None else None
 
     # ---- starting and stopping

@@ -1,6 +1,6 @@
 """Sharpness-aware minimization on handwritten digits with 40% wrong training labels.
 
-    graphtrain run graphs/gallery/sam/sam.py --overlay sam finish.after='50 epochs'
+    graphtrain run graphs/gallery/sam/sam.py --overlay sam train_batch.radius=0.3 finish.after='50 epochs'
 
 Plain training memorizes the wrong labels. The overlay `sam` computes each gradient at the weights within `radius` that
 have the highest loss, so that training finds a flat minimum, where wrong labels fit less well.
@@ -33,9 +33,10 @@ class SamBatch(CallsTrainingStep):
         precision: as in `train_batch`, except "16-mixed". Default: "32-true".
         compile: as in `train_batch`. Default: False.
         radius: length of that step, as the norm over all parameters together. Default: 0.05.
+        skip_none: as in `train_batch`. Default: False.
 
     Writes:
-        loss: the loss of the first pass, at the current weights, detached.
+        loss: the loss of the first pass, at the current weights, detached; None for a skipped batch.
 
     Raises:
         UsageError: `training_step` did not return a loss.
@@ -48,6 +49,7 @@ class SamBatch(CallsTrainingStep):
 
     compile: bool = False
     radius: Annotated[float, Above(0)] = 0.05
+    skip_none: bool = False
 
     def __call__(
         self, model: Any, batch: Any, training_step: StepFunction | Repeated, samples: int, optimizer: Any,
@@ -55,6 +57,8 @@ class SamBatch(CallsTrainingStep):
     ) -> Any:  # fmt: skip
         weights = [weight for weight in parameters_of(optimizer) if weight.requires_grad]
         loss = self.loss_of(training_step, model, batch, samples)
+        if loss is None:
+            return None
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         before = [weight.detach().clone() for weight in weights]
         length = nn.utils.get_total_norm(gradients) + 1e-12  # of a gradient that may be 0
