@@ -219,21 +219,28 @@ class Trainer(RunView):
                 return Outcome.FINISHED
             return drive(run, transitions)
 
-    def advance(self, n: int = 1, resume: str | Path = "auto") -> str:
-        """Run `n` transitions, and return the position; fewer if the run ends. `resume` is as in `run`.
+    def advance(
+        self,
+        n: int = 1,
+        resume: str | Path = "auto",
+        *,
+        from_setup: str | Iterable[str] = (),
+        from_saved: bool = False,
+        rename: Mapping[str, str] | None = None,
+    ) -> str:
+        """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
 
         Worker processes of loaders keep running between calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        loop = self._session.loop
-        with self._running(ResumeOptions(resume)):
-            if loop.ended:
+        with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
+            if self._session.loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
-            while n > 0 and not loop.ended:
-                n -= 1
-                self._one_transition()
+            for _ in range(n):
+                if not self._session.loop.ended:
+                    self._one_transition()
         return self.position
 
     def _one_transition(self) -> None:
