@@ -7,7 +7,7 @@ import numbers
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
@@ -24,13 +24,9 @@ ROW_POSITION = ("step", "epoch")
 
 @dataclass(frozen=True)
 class Reduced(ABC):
-    """A metric that a row does not average over samples."""
+    """A metric that a row does not average over samples; its class has the name of one of `REDUCTIONS`."""
 
     value: Any
-    how: ClassVar[str]  # its name among `REDUCTIONS`
-
-    def __init_subclass__(cls) -> None:
-        cls.how = cls.__name__.lower()
 
 
 @final
@@ -65,7 +61,7 @@ class Min(Reduced):
     """
 
 
-# The function that reduces two values to one, by `how`.
+# The function that reduces two values to one.
 REDUCTIONS: Mapping[str, Callable[[float, float], float]] = {
     "sum": lambda first, second: first + second,
     "max": lambda first, second: math.nan if first != first or second != second else max(first, second),
