@@ -26,6 +26,7 @@ from graphtrain.printable import shown_path
 from graphtrain.state.autograd_graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
+from graphtrain.state.optimizers import states_of
 from graphtrain.state.reachable import REMEDY
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import MOST_DEPTH, Decoder, Encoded, Encoder, UnsaveableError, is_saveable, tagged
@@ -323,7 +324,7 @@ def places(
                     yield f"{path}.{name}.grad", parameter.grad
             yield from [(f"{path}.{name}", tensor) for name, tensor in plainly_named(value.named_buffers())]
         elif category == "optimizer":
-            for number, state in enumerate(value.state.values()):
+            for number, state in enumerate(states_of(value)):
                 yield from _by_name(f"{path}.state[{number}]", state)
             for number, group in enumerate(value.param_groups):
                 tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}

@@ -59,6 +59,11 @@ class ParameterGroups:
         return [CHANGED.format(f"{path}: parameter groups", "other parameters, or another order")]
 
 
+def states_of(optimizer: torch.optim.Optimizer) -> list[Mapping[Any, Any]]:
+    """The state of each parameter by name, and of each other key, which may be any value."""
+    return [state if isinstance(state, Mapping) else {"value": state} for state in optimizer.state.values()]
+
+
 def put_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
     """Give a parameter a gradient: in the memory of the present one, which may be part of a buffer of all gradients."""
     present = parameter.grad

@@ -35,6 +35,7 @@ from graphtrain.state.kinds import (
     is_users,
     is_value,
 )
+from graphtrain.state.optimizers import states_of
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
@@ -284,7 +285,7 @@ class Reachable:
                 parts = {**value._modules, **value._parameters, **value._buffers}
                 yield from [(f"{path}.{name}", part, True) for name, part in parts.items()]
             case "optimizer":
-                self.made_states |= {id(part) for state in value.state.values() for part in state.values()}
+                self.made_states |= {id(part) for state in states_of(value) for part in state.values()}
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
                 for number, group in enumerate(value.param_groups):  # the parameters of no module: others are known
                     for index, parameter in enumerate(group["params"]):

@@ -203,6 +203,33 @@ def state_of_an_optimizer_that_is_read() -> dict[str, Any]:
     return resources | {"training_step": step}
 
 
+class Counting(torch.optim.SGD):
+    """Keeps state under keys that are no parameters, which is not in dictionaries."""
+
+    def step(self, closure: Any = None) -> None:
+        if "calls" not in self.state:
+            self.state.update({"calls": 0, "scale": torch.ones(()), "sizes": []})
+        self.state["calls"] += 1
+        self.state["scale"].mul_(0.9)
+        self.state["sizes"].append(float(self.state["scale"]) / self.state["calls"])
+        self.param_groups[0]["lr"] = 0.1 * sum(self.state["sizes"])
+        super().step()
+
+
+@row(needs="optimizer")
+def state_of_an_optimizer_under_keys_of_its_own() -> dict[str, Any]:
+    """One of them is held elsewhere too: it is one tensor again."""
+    resources = seeded(perceptron, optimizer=lambda parameters: Counting(parameters, lr=0.1))
+    kept: dict[str, torch.Tensor] = {}
+
+    def step(model: Any, batch: Any, step: int) -> torch.Tensor:
+        if step == 1:
+            kept["scale"] = resources["optimizer"].state["scale"]
+        return squared(model, batch) * float(kept["scale"] if kept else 1)
+
+    return resources | {"training_step": step}
+
+
 def many_scales(count: int) -> nn.Module:
     class Scaled(nn.Module):
         def __init__(self) -> None:
