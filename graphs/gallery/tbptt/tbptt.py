@@ -93,7 +93,7 @@ class SplitBatch:
         if len(lengths) != 1 or 0 in lengths:
             message = f"split_batch: a batch has the lengths {sorted(lengths)} along dimension {self.dimension}"
             raise UsageError(message, "all need the same; set split_batch.dimension to that of time")
-        return -(-lengths.pop() // self.size)
+        return -(-int(lengths.pop()) // self.size)
 
 
 def training_step(model: Any, batch: Any, hidden: Any = None) -> dict[str, Any]:
