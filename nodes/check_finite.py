@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from graphtrain.report.recorder import Recorder
 
 
-_HINT = (
-    "look at the batch first: graphtrain replay leads to it from a checkpoint, as of checkpoint.every = '10 batches'; "
-    'action = "drop" leaves such windows out'
-)
+_HINT = 'look at the batch first: graphtrain replay leads to it, with a checkpoint; action = "drop" leaves these out'
 _MOST_WAITING = 1024  # values that stay on the device; a run that records no row stays small
 
 

@@ -19,6 +19,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind.trigger import Term
 from graphtrain.plain import is_scalar
 from graphtrain.printable import one_line
+from graphtrain.program.breakpoints import Breakpoint, before_node
 from graphtrain.proof.history import RunHistory
 from graphtrain.proof.replay import Replay, after_amount, parse_moment
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -27,7 +28,6 @@ from graphtrain.storage.checkpoint import read_checkpoint
 from graphtrain.storage.manifest import SavedCheckpoint, checkpoint_paths
 from graphtrain.storage.named import checkpoint_folder, graph_of, holds_a_graph
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
-from graphtrain.trainer.breakpoints import Breakpoint, before_node
 
 _MOST_PARTS = 12
 _MOST_CHARACTERS = 80

@@ -19,12 +19,12 @@ from graphtrain.printable import printable
 from graphtrain.report.numbers import duration, rate, share
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
+from graphtrain.report.values import ROW_POSITION, not_finite_words
 from graphtrain.storage.run_directory import ACTIVE
 
 MOST_POINTS = 2000  # of a curve: in each part of it, the first, the last, the smallest and the largest value stay
 MOST_TICKS = 400  # of the slider
 MOST_COUNTS = 100_000  # of all ticks, of which a graph of 300 nodes has a thousand each
-_PLACES = ("step", "epoch")
 
 NextSteps = Callable[[Run], Iterable[tuple[str, str]]]
 
@@ -99,12 +99,9 @@ def _replay(run: Run) -> str:
 def _progress(snapshot: Snapshot) -> dict[str, Any]:
     """How much is done, from 0 to 1; pace and time left."""
     done = snapshot.until_done if snapshot.done is None else snapshot.done
-    left = [f"{duration(snapshot.seconds_left)} left"] if snapshot.seconds_left is not None else []
-    words = [
-        *([share(done)] if done is not None else []),
-        *(rate(pace, printable(unit)) for unit, pace in snapshot.rates.items()),
-        *left,
-    ]
+    words = [share(done)] if done is not None else []
+    words += [rate(pace, printable(unit)) for unit, pace in snapshot.rates.items()]
+    words += [f"{duration(snapshot.seconds_left)} left"] if snapshot.seconds_left is not None else []
     return {"done": done, "words": ", ".join(words)}
 
 
@@ -113,7 +110,7 @@ def _progress(snapshot: Snapshot) -> dict[str, Any]:
 
 def _curves(rows: Sequence[Mapping[str, float]], clocks: Mapping[str, Any] | Sequence[str]) -> Iterator[dict[str, Any]]:
     for name in dict.fromkeys(itertools.chain.from_iterable(rows)):
-        if name in _PLACES or name in clocks:
+        if name in ROW_POSITION or name in clocks:
             continue
         numbers = [number for number, row in enumerate(rows) if name in row]
         kept = thinned(values := [rows[number][name] for number in numbers])
@@ -126,7 +123,9 @@ def _curves(rows: Sequence[Mapping[str, float]], clocks: Mapping[str, Any] | Seq
             "step": [place.get("step", 0) for place in places],
             "epoch": [_short(place.get("epoch", 0)) for place in places],
             "value": [_short(values[index]) for index in kept],
-            "not_finite": _place(rows[numbers[since]]) if since < len(values) else None,
+            "not_finite": _not_finite(rows[numbers[since - 1]] if since else {}, rows[numbers[since]])
+            if since < len(values)
+            else None,
         }
 
 
@@ -154,8 +153,9 @@ def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
     return sorted(kept)
 
 
-def _place(row: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: _short(row.get(name, 0)) for name in _PLACES}
+def _not_finite(before: Mapping[str, float], row: Mapping[str, float]) -> dict[str, Any]:
+    steps = before.get("step", 0), row.get("step", 0)
+    return {"words": not_finite_words(*steps), **{name: _short(row.get(name, 0)) for name in ROW_POSITION}}
 
 
 def _short(value: float) -> float | None:
@@ -180,14 +180,10 @@ def _ticks(
         "row": [moment["rows"] - 1 for moment in moments],
         "step": [place.get("step", 0) for place in places],
         "epoch": [_short(place.get("epoch", 0)) for place in places],
-        "time": [_rounded(moment.get("time", 0)) for moment in moments],
+        "time": [round(moment.get("time", 0), 3) for moment in moments],
         "runs": [[moment["runs"].get(name, 0) for name in nodes] for moment in moments if "runs" in moment],
         "taken": [[moment["taken"].get(name, 0) for name in edges] for moment in moments if "taken" in moment],
         "seconds": [
-            [_rounded(moment["seconds"].get(name, 0)) for name in nodes] for moment in moments if "seconds" in moment
+            [round(moment["seconds"].get(name, 0), 3) for name in nodes] for moment in moments if "seconds" in moment
         ],
     }
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3)

@@ -17,10 +17,7 @@ from graphtrain.storage.files import write_output
 from graphtrain.viz.theme import style
 
 STYLES = ("uPlot.css", "page.css", "pictures.css")
-SCRIPTS = {
-    "uPlot.js": "",
-    "page.js": 'type="module"',
-}  # the first is a plain script, which defines a name for the others
+SCRIPTS = {"uPlot.js": "", "page.js": 'type="module"'}  # the first is a plain script, and defines a name for the other
 
 
 def report(paths: list[Path], output: Path, next_steps: NextSteps) -> Path:

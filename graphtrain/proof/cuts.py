@@ -9,12 +9,12 @@ from pathlib import Path
 
 from graphtrain.kind.trigger import Trigger
 from graphtrain.outcome import Outcome
+from graphtrain.program.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.session import Session
 from graphtrain.storage.manifest import checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
-from graphtrain.trainer.breakpoints import at_limit, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
 

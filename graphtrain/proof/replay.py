@@ -13,10 +13,10 @@ from graphtrain.graph.elements import GraphData
 from graphtrain.kind.trigger import Term
 from graphtrain.names import plainly_named
 from graphtrain.outcome import Outcome
+from graphtrain.program.breakpoints import Breakpoint, parse_amount, with_breakpoints
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.resume.session import Session
-from graphtrain.trainer.breakpoints import Breakpoint, parse_amount, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
 

@@ -20,6 +20,7 @@ from graphtrain.errors import RanksError, UsageError
 from graphtrain.plain import is_scalar
 from graphtrain.program import run_state
 from graphtrain.program.bind import ProgramNode
+from graphtrain.program.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.program.loop import Transition
 from graphtrain.proof.comparison import StateDifference, compare, is_same
 from graphtrain.proof.history import Segment
@@ -27,7 +28,6 @@ from graphtrain.ranks import current_ranks
 from graphtrain.resume.session import Session
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.state_files import state_digest
-from graphtrain.trainer.breakpoints import Breakpoint, with_breakpoints
 from graphtrain.trainer.trainer import Trainer
 
 _SPARE_RUNS = 100

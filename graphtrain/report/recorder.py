@@ -89,7 +89,7 @@ class Means:
                 continue
             for name, value in values.items():
                 if isinstance(value, Reduced):
-                    entries.append((name, value.value, samples, value.how))
+                    entries.append((name, value.value, samples, type(value).__name__.lower()))
                 else:
                     entries.append((name, value, samples, "total" if name in summed else "mean"))
         self._waiting.clear()

@@ -70,7 +70,7 @@ class Run(Recorded):
         path: the run directory.
         status: the last status, as ``graphtrain status --json`` prints it.
         state: running, stopping, stopped, finished, failed or interrupted, as a run is whose process is gone.
-        condition: the state, and since when a loss is not finite: ``"running, not finite since step 40"``.
+        condition: the state, and the row by which a loss is not finite: ``"running, not finite by step 40"``.
         place: where it is: ``"step 40, epoch 2.50, batch 5/10"``.
         was_killed: True if its process is gone and has not stopped it.
         newest: the name of the newest checkpoint; empty if there is none.
@@ -104,11 +104,10 @@ class Run(Recorded):
         if status.get("state") == "interrupted" and self.newest and self.newest != written.get("checkpoint"):
             status |= {"checkpoint": self.newest, "digest": None}  # saved after the status was written
         self.state = self.snapshot().state
-        steps = re.findall(r"since step (\d{1,15})", str(status.get("not_finite") or ""))
-        self.condition = self.state + (f", not finite since step {min(map(int, steps))}" if steps else "")
+        steps = re.findall(r" (\d{1,15})(?:,|$)", str(status.get("not_finite") or ""))
+        self.condition = self.state + (f", not finite by step {min(map(int, steps))}" if steps else "")
         self.place = one_line(str(status.get("place") or ""))
-        is_done = self.state in (*ACTIVE, "finished")
-        self.resumable = "" if is_done else "yes" if self.newest else "no checkpoint"
+        self.resumable = "" if self.state in (*ACTIVE, "finished") else "yes" if self.newest else "no checkpoint"
         self.best = best_in(status)
         self.arguments = {**arguments} if isinstance(arguments := status.get("arguments"), Mapping) else {}
         self.error = error_lines(status["error"], 400) if status.get("error") else []
@@ -228,7 +227,7 @@ class Run(Recorded):
         else:
             yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
         yield from hint
-        if not_finite := self.status.get("not_finite"):
+        if (not_finite := self.status.get("not_finite")) and " at batch " not in error:  # which is more exact
             yield shown(not_finite)
 
     def _why_finished(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ import numbers
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, final
 
 from graphtrain.errors import UsageError
 from graphtrain.lazy import lazy_import
@@ -24,13 +24,9 @@ ROW_POSITION = ("step", "epoch")
 
 @dataclass(frozen=True)
 class Reduced(ABC):
-    """A metric that a row does not average over samples."""
+    """A metric that a row does not average over samples; its class has the name of one of `REDUCTIONS`."""
 
     value: Any
-    how: ClassVar[str]  # its name among `REDUCTIONS`
-
-    def __init_subclass__(cls) -> None:
-        cls.how = cls.__name__.lower()
 
 
 @final
@@ -65,7 +61,7 @@ class Min(Reduced):
     """
 
 
-# The function that reduces two values to one, by `how`.
+# The function that reduces two values to one.
 REDUCTIONS: Mapping[str, Callable[[float, float], float]] = {
     "sum": lambda first, second: first + second,
     "max": lambda first, second: math.nan if first != first or second != second else max(first, second),
@@ -89,17 +85,21 @@ def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
 def not_finite_since(rows: Iterable[Mapping[str, float]]) -> str:
     """Which losses are not finite in the latest row that has them, and since when, in words; empty if all are.
 
-    >>> not_finite_since([{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}, {"step": 3, "loss": math.inf}])
-    '`loss` is not finite since step 2'
+    >>> not_finite_since([{"step": 150, "loss": 0.5}, {"step": 200, "loss": math.nan}, {"step": 250, "loss": math.inf}])
+    '`loss` became non-finite between steps 150 and 200'
     """
-    since: dict[str, float] = {}
+    steps: dict[str, list[float]] = {}  # of the last row where it was finite, and of those after it
     for row in rows:
-        for name, value in row.items():
-            if name.rpartition("/")[2] == "loss" and math.isfinite(value):
-                since.pop(name, None)
-            elif name.rpartition("/")[2] == "loss":
-                since.setdefault(name, row["step"])
-    return ", ".join([f"`{name}` is not finite since step {step}" for name, step in since.items()])
+        for name in (name for name in row if name.rpartition("/")[2] == "loss"):
+            before = [] if math.isfinite(row[name]) else steps.get(name, [0])
+            steps[name] = [*before[:2], row.get("step", 0)][:2]
+    return ", ".join([f"`{name}` {not_finite_words(*pair)}" for name, pair in steps.items() if len(pair) == 2])
+
+
+def not_finite_words(before: float, step: float) -> str:
+    """Since when a value is not finite, from the steps of the rows before and after."""
+    is_exact = step <= before + 1
+    return f"is not finite since step {step}" if is_exact else f"became non-finite between steps {before} and {step}"
 
 
 def detached(value: Any) -> Any:

@@ -193,15 +193,12 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
             "--run-dir"
         )
         if can_keep and (began := manifest.window_ranks) != run.world.world_size:
-            keep = (
-                "keeps the size of its windows: --from-saved keeps the values for it; in Python: run(from_saved=True)"
-            )
-            hint = f"the run began in another number of processes, {began}, and {keep}"
+            keeps = "keeps the size of its windows: --from-saved keeps the values for it; or run(from_saved=True)"
+            hint = f"the run began in another number of processes, {began}, and {keeps}"
         raise UsageError(f"{ended}what is set up now differs from what the run was set up with:{lines}", hint)
-    for change in undecided:
-        if change.cannot_be_kept:
-            name = change.chosen_by
-            raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
+    if change := next((change for change in undecided if change.cannot_be_kept), None):
+        name = change.chosen_by
+        raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
     return differences, chosen
 
 

@@ -64,9 +64,7 @@ def setup_changes(
 ) -> list[str]:
     """The paths that differ from what `setup` made for the saved run, and that a resume has not restored.
 
-    Arguments:
-        hashes: of this process, before anything was restored.
-        reported: names of data that is reported already.
+    `hashes` are of this process before that; what is in `reported`, names of data, is left out.
     """
     paths = [path for path, value in hashes.items() if saved.get(path, value) != value]
     now = setup_hashes(snapshot, now=True) if paths else {}

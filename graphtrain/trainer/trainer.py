@@ -16,6 +16,7 @@ from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
+from graphtrain.program.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.program.loop import Transition
 from graphtrain.program.requests import SavePolicy
 from graphtrain.ranks import current_ranks, on_all_ranks
@@ -27,7 +28,6 @@ from graphtrain.resume.session import Session
 from graphtrain.resume.weights import load_weights
 from graphtrain.storage.run_directory import ACTIVE
 from graphtrain.storage.run_files import RunFiles
-from graphtrain.trainer.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
 from graphtrain.trainer.debugging import error_line
 from graphtrain.trainer.entry import get_ready
 from graphtrain.trainer.graph import Graph
@@ -219,21 +219,28 @@ class Trainer(RunView):
                 return Outcome.FINISHED
             return drive(run, transitions)
 
-    def advance(self, n: int = 1, resume: str | Path = "auto") -> str:
-        """Run `n` transitions, and return the position; fewer if the run ends. `resume` is as in `run`.
+    def advance(
+        self,
+        n: int = 1,
+        resume: str | Path = "auto",
+        *,
+        from_setup: str | Iterable[str] = (),
+        from_saved: bool = False,
+        rename: Mapping[str, str] | None = None,
+    ) -> str:
+        """Run `n` transitions, and return the position; fewer if the run ends. The other arguments are those of `run`.
 
         Worker processes of loaders keep running between calls; they end with the run, or with the next `run`.
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
-        loop = self._session.loop
-        with self._running(ResumeOptions(resume)):
-            if loop.ended:
+        with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
+            if self._session.loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
-            while n > 0 and not loop.ended:
-                n -= 1
-                self._one_transition()
+            for _ in range(n):
+                if not self._session.loop.ended:
+                    self._one_transition()
         return self.position
 
     def _one_transition(self) -> None:

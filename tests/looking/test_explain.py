@@ -157,7 +157,7 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
         "--overlay check_finite --run-dir r-2",
         "names the batch with which the loss diverges",
     ]
-    assert rows_of(command("ls", ".").out)[:2] == ["r", "finished, not finite since step 6"]
+    assert rows_of(command("ls", ".").out)[:2] == ["r", "finished, not finite by step 6"]
     forget("tiny")
     forked = command(*shlex.split(told["next"][0])[1:])
     assert forked.code == 1 and "the loss is nan at batch 2 of epoch 2, after step 5" in forked.err, forked.err

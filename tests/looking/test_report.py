@@ -76,7 +76,7 @@ def test_a_run_that_diverged_says_since_when_as_ls_and_explain_do(folder: Path, 
     path = folder / "runs" / "diverged"
     since = next(row["step"] for row in Run(path).metrics if "loss" in row and not math.isfinite(row["loss"]))
     (content,) = reported(command, path)["runs"]
-    assert content["condition"] == f"finished, not finite since step {since}"
+    assert content["condition"] == f"finished, not finite by step {since}"
     assert f"  {content['condition']}  " in command("ls", "runs").out
     explained = command("explain", str(path)).out
     assert content["why"][0] == "it reached its end, 2 epochs"

@@ -105,13 +105,13 @@ def test_the_last_line_and_the_status_tell_of_a_loss_that_is_not_finite(folder: 
     (folder / "mine.py").write_text(TINY.replace(diverging, f"{diverging} * float('nan')"))
     done = command("run", "mine.py", "finish.after=4 steps", "log.every=2 steps", "--run-dir", "r")
     assert done.code == 0
-    assert "the run is finished, and `loss` is not finite since step 2, " in done.err.splitlines()[-1]
-    assert "`loss` is not finite since step 2" in command("status", "r").out
+    assert "the run is finished, and `loss` became non-finite between steps 0 and 2, " in done.err.splitlines()[-1]
+    assert "`loss` became non-finite between steps 0 and 2" in command("status", "r").out
     (newest,) = (path.name for path in (folder / "r" / "checkpoints").iterdir())
     forked = command(
         "run", "mine.py", "--fork", f"r/{newest}", "--until", "8 steps", "log.every=1 steps", "--run-dir", "s"
     )
-    assert "run again to resume. `loss` is not finite since step 5" in forked.err, forked.err
+    assert "run again to resume. `loss` became non-finite between steps 0 and 5" in forked.err, forked.err
 
 
 @pytest.mark.full

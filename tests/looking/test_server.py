@@ -116,7 +116,7 @@ def test_a_folder_says_by_what_each_run_ended(tmp_path: Path) -> None:
     trainer_of(tmp_path / "stopped").run(until="2 steps")
     with serving(folder=tmp_path) as (_, get):
         diverged, ended, stopped = (run["cells"] for run in read(get)["runs"])
-    assert diverged["state"].startswith("finished, not finite since step") and diverged["loss"] == "nan"
+    assert diverged["state"].startswith("finished, not finite by step") and diverged["loss"] == "nan"
     assert diverged["why"] == "it reached its end, 2 epochs"
     assert ended["why"].startswith("it ended before 9 epochs: early_stop: val/loss has not improved on 1 in 1 value")
     assert stopped["why"].startswith("it was stopped at ")

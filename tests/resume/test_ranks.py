@@ -15,7 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from graphtrain import CheckpointError, Graph, GraphtrainError, Loader, Outcome, Trainer
+from graphtrain import CheckpointError, Graph, GraphtrainError, Loader, Outcome, Trainer, UsageError
 from graphtrain.program.bind import Program
 from graphtrain.ranks import Ranks, current_ranks, using_ranks
 from graphtrain.resume import rank_resume, rank_saves
@@ -125,6 +125,19 @@ def test_what_another_number_of_ranks_changes_is_told(tmp_path: Path) -> None:
     run(2, tmp_path, advance=BETWEEN)
     line = resumed_line(run(1, tmp_path)[0])
     assert line.endswith("exact except for what changed: 1 process instead of 2 (other random numbers)")
+
+
+def test_a_value_that_follows_from_the_number_of_ranks_is_kept_as_saved(tmp_path: Path) -> None:
+    """As the length of a schedule: the error names `--from-saved`, and nothing else."""
+    run(2, tmp_path, advance=BETWEEN, is_plain=True)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1)).double()
+    other: Any = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.02), "is_plain": True}
+    with pytest.raises(UsageError, match=r"optimizer.lr: 0.01 -> 0.02") as refused:
+        run(1, tmp_path, **other)
+    assert refused.value.hint.startswith("the run began in another number of processes, 2, and keeps the size of its ")
+    assert "--from-saved keeps the values for it" in refused.value.hint and "from-setup" not in refused.value.hint
+    (end,) = run(1, tmp_path, act=lambda trainer: trainer.run(from_saved=True), **other)
+    assert "optimizer.lr: 0.01 -> 0.02 (kept as saved)" in resumed_line(end)
 
 
 @pytest.mark.parametrize("cut", [ALIVE, IN_WINDOW])

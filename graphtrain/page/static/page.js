@@ -27,7 +27,7 @@ function element(tag, attributes = {}, ...children) {
 }
 
 function table(head, rows) {
-  const isNumber = (cell) => typeof cell === "number" || /^(nan|-?inf|–)$/.test(cell);
+  const isNumber = (cell) => typeof cell === "number" || (head.length && /^(nan|-?inf|–)$/.test(cell));
   const cells = (tag, row) => row.map((cell, column) => element(tag, {
     class: isNumber(tag === "th" ? rows[0]?.[column] : cell) ? "number" : "",
   }, typeof cell === "number" ? number(cell) : cell));
@@ -304,12 +304,12 @@ function legendAtSlider(plot) { // where no mouse is in a plot
 function drawMarks(plot, curves) { // the moment of the slider, and where the run was resumed, got another graph, or diverged
   const css = getComputedStyle(document.documentElement);
   const { ctx, bbox } = plot;
-  const vertical = (x, colour, dash) => {
+  const vertical = (x, colour, dash, width = 1) => {
     const at = Math.round(plot.valToPos(x, "x", true)) + 0.5;
     if (!(at >= bbox.left && at <= bbox.left + bbox.width)) return;
     ctx.save();
     ctx.strokeStyle = colour;
-    ctx.lineWidth = devicePixelRatio;
+    ctx.lineWidth = width * devicePixelRatio;
     ctx.setLineDash(dash);
     ctx.beginPath();
     ctx.moveTo(at, bbox.top);
@@ -318,13 +318,13 @@ function drawMarks(plot, curves) { // the moment of the slider, and where the ru
     ctx.restore();
   };
   const { ticks, marks } = run();
-  for (const { not_finite: since } of curves) if (since) vertical(since[state.x], css.getPropertyValue("--bad"), [6, 3]);
   for (const mark of marks) {
     if (mark.event === "begun") continue;
     const position = ticks.row.findIndex((row) => row >= mark.row - 1);
     if (position >= 0) vertical(ticks[state.x][position], css.getPropertyValue(mark.event === "rewired" ? "--accent" : "--faint"), [2, 3]);
   }
   if (ticks.row.length) vertical(ticks[state.x][tick()], css.getPropertyValue("--cursor"), []);
+  for (const { not_finite: since } of curves) if (since) vertical(since[state.x], css.getPropertyValue("--bad"), [6, 3], 3);
 }
 
 function buildPlots(box) {
@@ -332,7 +332,7 @@ function buildPlots(box) {
   box.replaceChildren();
   plots = groups().map(([group, curves]) => {
     const place = element("div", { class: "plot" }, element("h3", {}, group), curves.filter((curve) => curve.not_finite).map((curve) =>
-      element("div", { class: "bad" }, `${content.runs.length > 1 ? `${content.runs[curve.run].name}: ` : ""}${curve.name} is not finite since step ${number(curve.not_finite.step)}`)));
+      element("div", { class: "bad" }, `${content.runs.length > 1 ? `${content.runs[curve.run].name}: ` : ""}${curve.name} ${curve.not_finite.words}`)));
     box.append(place);
     const plot = plotOf(curves, Math.max(260, box.clientWidth));
     place.append(plot.root);
@@ -390,7 +390,7 @@ function showRuns() {
   if (!old && failed) box.scrollBy((failed.left + failed.right - whole.left - whole.right) / 2, Math.max(0, failed.bottom - whole.bottom + 40));
 }
 
-const isBad = (words) => /not finite|^(it )?failed|^interrupted|has not stopped/.test(words);
+const isBad = (words) => /not finite|non-finite|^(it )?failed|^interrupted|has not stopped/.test(words);
 const stated = (words) => element("span", { class: isBad(words) ? "bad" : "" }, words);
 
 function stateOf({ status, condition, progress }) {
@@ -437,11 +437,11 @@ function facts() {
   const { ticks, next, replay, checkpoints, marks, settings } = run();
   const at = tick();
   const made = [];
-  const set = Object.entries(settings);
-  if (set.length) made.push(element("h2", {}, "Settings"), table([], set));
   const moment = state.tick !== null && ticks.step[at] && replay ? [[`${replay} '${ticks.step[at]} steps'`, "repeats the moment that is shown"]] : [];
   made.push(element("h2", {}, "What next"), [...next, ...moment].map(([text, about]) => element("div", { class: "copy" },
     text ? [element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text)] : "", element("span", { class: "faint" }, about))));
+  const set = Object.entries(settings);
+  if (set.length) made.push(element("h2", {}, "Settings"), table([], set));
   if (marks.length > 1) made.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
   if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best])));
   return made.flat();
