@@ -4,7 +4,7 @@
         fit/finish.after='200 steps' fit/validate.every='200 steps' fit/checkpoint.every=never
 
 In each of ten rounds, a new network is trained with all labels so far; then 15 of 1,437 images are labelled, for which
-the probabilities of the two most likely digits are closest. With `uncertain=false`, random images are labelled.
+the probabilities of the two most likely digits are closest.
 """
 
 from typing import Annotated, Any
@@ -69,12 +69,8 @@ def label_uncertain(
     return [*(indices or ()), *(number for _, number in chosen)], chosen
 
 
-def setup(uncertain: bool = True) -> dict[str, Any]:
-    """The resources of the run.
-
-    Arguments:
-        uncertain: label the images the network is least sure of; false labels random images.
-    """
+def setup() -> dict[str, Any]:
+    """The resources of the run."""
     from graphtrain import Loader
 
     pixels, digits = datasets.load_digits(return_X_y=True)
@@ -84,7 +80,7 @@ def setup(uncertain: bool = True) -> dict[str, Any]:
 
     def pool_step(model: Any, batch: Any) -> dict[str, Any]:
         likely = model(batch[0]).softmax(1).topk(2).values
-        unsure = likely[:, 1] - likely[:, 0] if uncertain else torch.rand(len(likely))
+        unsure = likely[:, 1] - likely[:, 0]
         return {"unsure": unsure.mean(), "scores": unsure}
 
     convolution = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())

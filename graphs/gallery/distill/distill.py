@@ -47,12 +47,8 @@ class Teach:
             return teacher_step(teacher, batch)
 
 
-def setup(temperature: float = 2.0) -> dict[str, Any]:
-    """The resources of the run.
-
-    Arguments:
-        temperature: divides the logits of both networks.
-    """
+def setup() -> dict[str, Any]:
+    """The resources of the run."""
     pixels, digits = datasets.load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
     train, val = torch.randperm(1797, generator=torch.Generator().manual_seed(0)).split([1000, 797])
@@ -65,6 +61,7 @@ def setup(temperature: float = 2.0) -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
 
     def training_step(model: Any, batch: Any, teacher_output: Any) -> Any:
+        temperature = 2.0  # divides the logits of both networks
         targets = torch.softmax(teacher_output / temperature, 1)
         return nn.functional.cross_entropy(model(batch[0]) / temperature, targets) * temperature**2
 

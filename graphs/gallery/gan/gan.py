@@ -57,7 +57,6 @@ def validation_step(model: Any, batch: Any) -> dict[str, Any]:
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from graphtrain import Loader
 
     def network(inputs: int, outputs: int) -> Any:
         hidden = nn.Linear(inputs, 64), nn.LeakyReLU(0.2), nn.Linear(64, 64), nn.LeakyReLU(0.2)
@@ -70,7 +69,7 @@ def setup() -> dict[str, Any]:
         "model": model,
         "critic_optimizer": torch.optim.Adam(model["critic"].parameters(), 5e-4, betas=(0.5, 0.9)),
         "generator_optimizer": torch.optim.Adam(model["generator"].parameters(), 5e-4, betas=(0.5, 0.9)),
-        "train_data": Loader(points[:20_000], 256, shuffle=True),
+        "train_data": points[:20_000].split(256),
         "val_data": [points[20_000:]],
         "critic_loss": critic_loss,
         "generator_loss": generator_loss,

@@ -1,7 +1,6 @@
 """Cross-validation of a small network on scikit-learn's breast cancer data.
 
     graphtrain run graphs/gallery/kfold/kfold.py fit/finish.after='10 epochs'
-    graphtrain run graphs/gallery/kfold/kfold.py fit/finish.after='10 epochs' begin_fold.folds=10 --overlay ema
 
 The 569 samples are divided into five folds: each of five networks is trained on four of them and validated on the
 fifth. After the last fold, `out_of_fold/accuracy` covers all samples, each classified by the network that was not
@@ -41,7 +40,7 @@ def begin_fold(
         val_indices: indices of the held-out samples.
 
     Raises:
-        UsageError: `val_data` has a different size, or there are more folds than samples.
+        UsageError: `val_data` has a different size.
 
     >>> from graphtrain import Graph
     >>> reads = {"fold": "begin_fold.runs % 3", "val_data": "train_data"}  # each epoch holds out another part
@@ -53,8 +52,6 @@ def begin_fold(
     count = len(getattr(train_data, "dataset", train_data))
     if val_data is not None and (other := len(getattr(val_data, "dataset", val_data))) != count:
         raise UsageError(f"`val_data` has {other} samples, and `train_data` {count}", "give both one data set")
-    if folds > count:
-        raise UsageError(f"begin_fold.folds = {folds}: there are {count} samples", "take at most as many folds")
     held_out = torch.arange(count).tensor_split(folds)[fold].tolist()
     return sorted({*range(count)} - {*held_out}), held_out
 
@@ -80,9 +77,8 @@ def end_fold(model: Any, fold: int, validated: int, recorder: Any, ensemble: Any
     []
     """
     means = recorder.means("out_of_fold", ("whole",))
-    latest = {name: value for name, value in recorder.latest.items() if name.startswith("val/")}
-    means.add({name.removeprefix("val/"): value for name, value in latest.items()}, validated)
-    recorder.row({f"out_of_fold/{name}": value for name, value in means.take("whole", ends=False).items()})
+    means.add({name: value for name, value in recorder.latest.items() if name.startswith("val/")}, validated)
+    recorder.row({f"out_of_fold/{name[4:]}": value for name, value in means.take("whole", ends=False).items()})
     if ensemble is not None:
         ensemble[fold].load_state_dict(model.state_dict())
 

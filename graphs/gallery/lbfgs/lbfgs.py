@@ -40,9 +40,6 @@ class ClosureStep(CallsTrainingStep):
     Guard fields:
         steps: steps taken since the start.
 
-    Raises:
-        UsageError: `training_step` did not return a loss.
-
     >>> from graphtrain import Graph
     >>> graph = Graph.load("lbfgs").set("step", precision="bf16-mixed")
     >>> graph.check()

@@ -36,9 +36,6 @@ class ManualStep(CallsTrainingStep):
     Guard fields:
         steps: steps of `optimizer` since the start, including those without an effect.
 
-    Raises:
-        UsageError: `training_step` returned something other than metrics.
-
     >>> from graphtrain import Graph
     >>> graph = Graph.load("manual").set("validate", every="never")
     >>> def training_step(model, batch, optimizer):
@@ -58,8 +55,7 @@ class ManualStep(CallsTrainingStep):
             self.steps += stepped in optimizers_of(optimizer)
 
         with hooks.register_optimizer_step_post_hook(count):
-            result = self.result_of(training_step, model, batch)
-        self.record(result, samples)
+            self.record(self.result_of(training_step, model, batch), samples)
 
 
 def training_step(model: Any, batch: Any, batch_index: int, optimizer: Any, head_optimizer: Any, scheduler: Any) -> Any:

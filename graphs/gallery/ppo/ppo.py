@@ -8,7 +8,6 @@ Each time step gives a reward of 1, and an episode has at most 500 steps. `rollo
 episodes that ended in a rollout, which is the number of steps the pole stayed up; an untrained policy reaches 22.
 """
 
-import math
 from typing import Annotated, Any
 
 from graphtrain import Above, StepFunction, UsageError, lazy_import, node
@@ -166,8 +165,7 @@ class CartPoles:
         pull = push - 0.05 * turn * cosine / 1.1
         self.state = self.state + 0.02 * numpy.stack([speed, pull, turning, turn], 1).astype(numpy.float32)
         self.age = self.age + 1
-        has_fallen = (abs(self.state[:, 0]) > 2.4) | (abs(self.state[:, 2]) > math.radians(12))
-        ended = has_fallen | (self.age >= 500)
+        ended = (abs(self.state[:, 0]) > 2.4) | (abs(self.state[:, 2]) > numpy.radians(12)) | (self.age >= 500)
         self.age[ended], self.state[ended] = 0, self.random.uniform(-0.05, 0.05, (ended.sum(), 4))
         return self.state, numpy.ones(len(ended)), ended
 

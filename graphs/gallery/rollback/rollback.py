@@ -18,8 +18,6 @@ datasets = lazy_import("sklearn.datasets")
 torch = lazy_import("torch")
 nn = lazy_import("torch.nn")
 
-_LATEST = 0.01  # the weight of the latest loss in mean and variance: they reach back about 100 losses
-
 
 @node(synchronises=True, family="saving", optional="deviations")
 class Rollback:
@@ -80,11 +78,10 @@ class Rollback:
         if not known:  # no rank has a loss where all of them skip a batch
             return
         value = sum(known) / len(known)
-        is_known = self.losses >= self.warmup
-        limit = self.mean + self.deviations * math.sqrt(self.variance) if is_known else math.inf
+        limit = self.mean + self.deviations * math.sqrt(self.variance) if self.losses >= self.warmup else math.inf
         if math.isfinite(seen := min(value, limit)):
             self.losses += 1
-            weight, difference = max(_LATEST, 1 / self.losses), seen - self.mean
+            weight, difference = max(0.01, 1 / self.losses), seen - self.mean  # 0.01: over about 100 losses
             self.mean += weight * difference
             self.variance = (1 - weight) * (self.variance + weight * difference**2)
         if value <= limit and math.isfinite(value):

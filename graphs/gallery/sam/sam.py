@@ -38,9 +38,6 @@ class SamBatch(CallsTrainingStep):
     Writes:
         loss: the loss of the first pass, at the current weights, detached; None for a skipped batch.
 
-    Raises:
-        UsageError: `training_step` did not return a loss.
-
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").overlay("sam").set("train_batch", radius=0.1)
     >>> graph.check()

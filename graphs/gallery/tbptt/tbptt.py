@@ -81,22 +81,19 @@ class SplitBatch:
         index, self.index = self.index, self.index + 1
         self.left = self.index < self.count
         self.idle = self._ranks is not None and (batch is None or index >= self._count(batch))
-        return None if self.idle else pytree.tree_map(lambda leaf: self._split(leaf, index), batch), index
+        return None if self.idle else pytree.tree_map(lambda leaf: self._splits(leaf)[index], batch), index
+
+    def _splits(self, leaf: Any) -> Any:
+        has_time = isinstance(leaf, torch.Tensor) and leaf.dim() > self.dimension
+        return leaf.split(self.size, self.dimension) if has_time else [leaf] * self.count
 
     def _count(self, batch: Any) -> int:
-        """The number of splits of a batch."""
-        lengths = {leaf.size(self.dimension) for leaf in pytree.tree_leaves(batch) if self._has_time(leaf)}
+        shapes = [leaf.shape for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        lengths = {shape[self.dimension] for shape in shapes if len(shape) > self.dimension}
         if len(lengths) != 1 or 0 in lengths:
-            message = f"split_batch: the tensors of a batch have the lengths {sorted(lengths)} along dimension"
-            hint = "all of them need the same; set split_batch.dimension to that of time"
-            raise UsageError(f"{message} {self.dimension}", hint)
+            message = f"split_batch: a batch has the lengths {sorted(lengths)} along dimension {self.dimension}"
+            raise UsageError(message, "all need the same; set split_batch.dimension to that of time")
         return -(-int(lengths.pop()) // self.size)
-
-    def _split(self, leaf: Any, index: int) -> Any:
-        return leaf.split(self.size, self.dimension)[index] if self._has_time(leaf) else leaf
-
-    def _has_time(self, leaf: Any) -> bool:
-        return isinstance(leaf, torch.Tensor) and leaf.dim() > self.dimension
 
 
 def training_step(model: Any, batch: Any, hidden: Any = None) -> dict[str, Any]:
@@ -117,16 +114,14 @@ def sequences(*modules: str) -> Any:
 
 def setup() -> dict[str, Any]:
     """The resources of the run."""
-    from graphtrain import Loader
-
     recurrent = nn.GRU(32, 128, batch_first=True)
     model = nn.ModuleDict({"embedding": nn.Embedding(128, 32), "recurrent": recurrent, "head": nn.Linear(128, 128)})
     train = sequences("argparse", "ast", "dataclasses", "doctest", "inspect", "pickle", "tarfile", "typing")
     return {
         "model": model,
         "optimizer": torch.optim.Adam(model.parameters(), lr=3e-3),
-        "train_data": Loader(train, 32, shuffle=True),
-        "val_data": Loader(sequences("subprocess", "threading"), 64),
+        "train_data": train[torch.randperm(len(train))].split(32),
+        "val_data": sequences("subprocess", "threading").split(64),
         "training_step": training_step,
         "validation_step": lambda model, batch: training_step(model, batch)["loss"],
     }

@@ -53,10 +53,6 @@ PROCEDURE = Procedure(
     by_hand=by_hand,
     compared=("model", "optimizer", "ensemble"),
     bad={
-        "more folds than samples": (
-            lambda it: it.but(it.graph.set("begin_fold", folds=SAMPLES + 1), ensemble=ensemble(SAMPLES + 1)),
-            r"begin_fold.folds = 14: there are 13 samples\n.*at most",
-        ),
         "a validation of more samples": (
             lambda it: it.but(val_data=Loader(numbers(SAMPLES + 1)[0], BATCH)),
             r"`val_data` has 14 samples, and `train_data` 13\n.*give both one data set",

@@ -77,10 +77,10 @@ PROCEDURE = Procedure(
         ),
         "inputs and targets of two lengths": (
             of((torch.rand(2, 5), torch.rand(2, 3))),
-            r"the tensors of a batch have the lengths \[3, 5\] along dimension 1",
+            r"the lengths \[3, 5\] along dimension 1",
         ),
-        "no time": (of(torch.rand(5)), r"have the lengths \[\] along dimension 1"),
-        "no time at all": (of(torch.rand(5, 0)), r"have the lengths \[0\] along dimension 1"),
-        "a text": (of("text"), r"have the lengths \[\] along dimension 1"),
+        "no time": (of(torch.rand(5)), r"the lengths \[\] along dimension 1"),
+        "no time at all": (of(torch.rand(5, 0)), r"the lengths \[0\] along dimension 1"),
+        "a text": (of("text"), r"the lengths \[\] along dimension 1"),
     },
 )

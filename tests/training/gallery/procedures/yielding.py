@@ -66,10 +66,10 @@ PROCEDURE = Procedure(
     by_hand,
     compared=("model",),
     bad={
-        "one loss": (lambda it: it.but(losses=LOSSES[:1]), "`losses` is a list of 1, and there are 2 optimizers"),
+        "one loss": (lambda it: it.but(losses=LOSSES[:1]), "`losses` is a list of 1 for 2 optimizers"),
         "a function as losses": (
             lambda it: it.but(losses=lambda made: body_loss),
-            "`losses` is a function, and there are 2 optimizers\n.*pass a list of as many",
+            "`losses` is a function for 2 optimizers\n.*pass a list of as many",
         ),
     },
 )
