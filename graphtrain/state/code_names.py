@@ -14,7 +14,7 @@ class Names(NamedTuple):
     variables: frozenset[str]  # globals
     attributes: frozenset[str]  # some of which may be those of modules
     imported: frozenset[str]  # modules
-    assigned_variables: frozenset[str]  # the globals that it sets
+    assigned: frozenset[str]  # the globals and attributes that it sets
 
 
 # Parts of the names of operations, for each field above.
@@ -22,7 +22,7 @@ _OPERATIONS = (
     ("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
     ("_ATTR", "_METHOD", "IMPORT_FROM"),
     ("IMPORT_NAME",),
-    ("STORE_GLOBAL", "DELETE_GLOBAL"),
+    ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"),
 )
 
 

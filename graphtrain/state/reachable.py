@@ -177,6 +177,7 @@ class Reachable:
         stateful: path -> object saved by its `state_dict`: modules, optimizers, and others that have one.
         bounds: path -> the reason why the object there, or those beyond it, were not examined.
         made_states: the identities of what optimizers have in their states already.
+        assigned: the names of globals and attributes that the user's functions set.
 
     >>> list(Reachable({"task": types.SimpleNamespace(counts=[1, 2])}).by_path)
     ['task', 'task.counts']
@@ -197,6 +198,9 @@ class Reachable:
         self.stateful: dict[str, Any] = {}
         self.bounds: dict[str, str] = {}
         self.made_states: set[int] = set()
+        self.assigned: set[str] = set()
+        self._attributes: set[str] = set()  # that the user's functions name
+        self._modules: list[tuple[types.ModuleType, bool]] = []  # of the user; and whether data led to them
         self._globals: dict[str, Namespace] = {}
         self._waiting: collections.deque[Entry] = collections.deque()
         self._optimizers: collections.deque[Entry] = collections.deque()  # last: most parameters belong to modules
@@ -206,7 +210,7 @@ class Reachable:
             self._add(name, value, name in covered, is_data=name in data)
         for path, hook, _ in _hooks_of_all() if with_code else ():
             self._add(path, hook)
-        while queue := self._waiting or self._optimizers:
+        while queue := self._waiting or self._read_through_modules() or self._optimizers:
             entry = queue.popleft()
             for path, value, is_covered in self._children(entry):
                 self._add(path, value, is_covered, is_data=entry.is_data)
@@ -230,6 +234,8 @@ class Reachable:
         if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
             self._add(path, module, is_covered, is_data=is_data)
             path, is_covered = f"{path}<compiled>", True
+        is_module = isinstance(value, types.ModuleType) and self._with_code and is_users(value.__name__)
+        self._modules += [(value, is_data)] if is_module and (value, is_data) not in self._modules else ()
         category = category_of(type(value))
         is_foreign = category == "class" and not (self._with_code and is_users(value.__module__))
         if is_foreign or id(value) in self.by_id or category in ("value", "skipped"):
@@ -334,24 +340,28 @@ class Reachable:
             yield from self._globals_of(function)
 
     def _globals_of(self, function: Any) -> Iterator[Child]:
-        """Globals that a function uses: of its module, and of others of the user that are read through it."""
+        """The globals that a function uses, and the modules that it imports."""
         names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
-        imported = [each for name in sorted(names.imported) for each in (name, f"{package}.{name}".strip("."))]
-        namespaces = [(function.__globals__, names.variables)]
-        namespaces += [(vars(sys.modules[name]), names.attributes) for name in imported if name in sys.modules]
-        seen = set[tuple[str, frozenset[str]]]()
-        for namespace, used in namespaces:  # which grows
-            module = namespace.get("__name__", "")
-            if (module, used) in seen or not is_users(module):
-                continue
-            seen.add((module, used))
-            self._globals.setdefault(module, Namespace(namespace, set())).names.update(used)
-            for name in sorted(used & namespace.keys()):
-                value = namespace[name]
-                if isinstance(value, types.ModuleType):
-                    namespaces.append((vars(value), names.attributes))
-                elif category_of(type(value)) not in ("function", "class") or is_users(value.__module__):
-                    yield f"{module}:{name}", value, False
+        self.assigned |= names.assigned
+        self._attributes |= {name for name in names.attributes if not name.startswith("__")}
+        for name in sorted(names.imported):
+            yield from [(each, sys.modules.get(each), False) for each in (name, f"{package}.{name}".strip("."))]
+        yield from self._used(function.__globals__, names.variables)
+
+    def _used(self, namespace: dict[str, Any], used: Collection[str]) -> Iterator[Child]:
+        module = namespace["__name__"]
+        self._globals.setdefault(module, Namespace(namespace, set())).names.update(used)
+        for name in sorted(namespace.keys() & used):
+            value = namespace[name]
+            if category_of(type(value)) not in ("function", "class") or is_users(value.__module__):
+                yield f"{module}:{name}", value, False
+
+    def _read_through_modules(self) -> collections.deque[Entry]:
+        """List what is read through modules of the user, by any name in the user's functions; what is new waits."""
+        for module, is_data in self._modules:  # which grows
+            for path, value, is_covered in self._used(vars(module), self._attributes):
+                self._add(path, value, is_covered, is_data=is_data)
+        return self._waiting
 
 
 def is_within(path: str, places: Collection[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FACTORS = {"scale": 1.0}
 
+steps = 0  # which only others set
 _calls = 0
 
 

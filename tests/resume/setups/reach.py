@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tests.resume.setups import helpers
+from tests.resume.setups import helpers, passed_on
 from tests.rows import Node, perceptron, row, rows, seeded, squared, stepped
 
 TABLE: dict[str, Any] = {"calls": 0}
@@ -19,18 +19,33 @@ CURRENT: Any = None
 
 @row()
 def global_of_another_module() -> dict[str, Any]:
+    """Read by its name, as what a function returns, and as an item."""
+
+    held = {"module": passed_on}
+
+    def returned() -> Any:
+        return held["module"]
+
     def update(step: int) -> float:
         helpers.COUNT += 1
-        return helpers.COUNT
+        returned().calls += 1
+        held["module"].rate *= 0.9
+        return helpers.COUNT + returned().calls * held["module"].rate
 
     return stepped(update)
 
 
-@row("the module tests.resume.setups.imported_late was imported during the run, so its variables (FACTORS, _calls) are")
+@row("imported_late was imported during the run, so its variables (FACTORS, steps, _calls) are")
 def module_first_imported_by_the_step() -> dict[str, Any]:
     name = "tests.resume.setups.imported_late"
     sys.modules.pop(name, None)  # of whoever collects tests
-    return stepped(lambda step: importlib.import_module(name).factor())
+
+    def update(step: int) -> float:
+        module = importlib.import_module(name)
+        module.steps += 1
+        return module.factor() / module.steps
+
+    return stepped(update)
 
 
 @row()
