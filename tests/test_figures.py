@@ -23,7 +23,7 @@ ROOMS = {
     "report": 2_198,
     "program": 3_783,
     "nodes": 3_399,
-    "graphs": 1_433,
+    "graphs": 1_392,
     "resume": 1_899,
     "trainer": 1_650,
     "proof": 671,
