@@ -204,7 +204,7 @@ def test_a_schedule_continues_as_if_the_rate_had_always_been_the_new_one(name: s
     make = SCHEDULES[name]
     trainer(tmp_path, make).run(until="7 steps")
     new = trainer(tmp_path, make, lr=0.3)
-    new.run(until="7 steps", from_setup="optimizer.lr" if name != "cyclic" else ())
+    new.advance(0, from_setup="optimizer.lr") if name != "cyclic" else new.advance(0)
     expected, scheduler = by_hand(make, 12, lr=0.3)
     assert rates(new, 5) == expected[7:]
     new.run()
@@ -218,7 +218,7 @@ def test_a_changed_schedule_restarts_with_its_rate(names: str, tmp_path: Path) -
     trainer(tmp_path, SCHEDULES["step"]).run(until="7 steps")
     new = lambda it: lr_scheduler.StepLR(it, 2, gamma=0.7)  # noqa: E731
     resumed = trainer(tmp_path, new, lr=0.3)
-    resumed.run(until="7 steps", from_setup=names)
+    resumed.advance(0, from_setup=names)
     assert rates(resumed, 5) == pytest.approx(by_hand(new, 12, lr=0.3)[0][7:], rel=1e-12)
 
 
@@ -236,7 +236,7 @@ def test_another_schedule_begins_when_it_begins(name: str, tmp_path: Path) -> No
     with pytest.raises(UsageError, match=message):
         trainer(tmp_path, now).run()
     resumed = trainer(tmp_path, now)
-    resumed.run(until="6 steps", from_setup="scheduler")
+    resumed.advance(0, from_setup="scheduler")
     if now is not None:
         assert rates(resumed, 5) == by_hand(now, 5)[0]
 
@@ -249,7 +249,7 @@ def test_a_plateau_keeps_what_it_has_seen(tmp_path: Path) -> None:
         first.resources["scheduler"].step(value)
     first.save()
     new = trainer(tmp_path, lambda it: lr_scheduler.ReduceLROnPlateau(it, patience=5), every="never", lr=0.4)
-    new.run(until="5 steps", from_setup="scheduler.patience,optimizer.lr")
+    new.advance(0, from_setup="scheduler.patience,optimizer.lr")
     scheduler = new.resources["scheduler"]
     assert (scheduler.patience, scheduler.best, scheduler.num_bad_epochs, rate(new)) == (5, 1.0, 2, 0.4)
 
