@@ -89,3 +89,13 @@ def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> 
     """
     kept = without(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
     return shlex.join([*kept, "--run-dir", str(run_dir)])
+
+
+def replay_command(source: Sequence[str], run_dir: Path, where: Sequence[str], ranks: int) -> str:
+    """The command that repeats a run up to a moment, in as many processes as it had.
+
+    >>> replay_command(["a.py"], Path("r"), ["--to", "9 batches"], ranks=2)
+    "graphtrain replay a.py --run-dir r --to '9 batches' --processes 2"
+    """
+    processes = ["--processes", str(ranks)] if ranks > 1 else []
+    return shlex.join(["graphtrain", "replay", *source, "--run-dir", str(run_dir), *where, *processes])

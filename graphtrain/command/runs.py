@@ -17,7 +17,7 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
-from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, resume_command, without
+from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, replay_command, resume_command, without
 from graphtrain.command.output import aligned, console, error_lines, notify, shown, shown_number, table
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
@@ -252,9 +252,8 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
     replay = run.status.get("replay")
     if state == "failed" and isinstance(replay, list) and replay:
         ranks = run.manifest.ranks if run.manifest is not None else 1
-        processes = ["--processes", str(ranks)] if ranks > 1 else []
-        words = ["graphtrain", "replay", run.script, "--run-dir", path, *map(str, replay), *processes]
-        yield shown(shlex.join(words), 500), "repeats it up to the node that failed; --pdb opens a debugger there"
+        words = replay_command([run.script], run.path, [*map(str, replay)], ranks)
+        yield shown(words, 500), "repeats it up to the node that failed; --pdb opens a debugger there"
     if state in ACTIVE:
         yield f"graphtrain status {shlex.quote(printable(path))}", ""
     elif state != "finished":

@@ -16,7 +16,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.options import LOGGERS, RunOptions, ended_by, resume_command, without
+from graphtrain.command.options import LOGGERS, RunOptions, ended_by, replay_command, resume_command, without
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import Script, load_graph
 from graphtrain.command.set_up import set_up, warm_start
@@ -123,9 +123,7 @@ class _Training:
         except Exception as error:
             if (where := trainer.replay_options()) and self.program.source:
                 ranks = current_ranks().world_size
-                where += ["--processes", str(ranks)] if ranks > 1 else []
-                words = ["graphtrain", "replay", *self.program.source, "--run-dir", str(run_dir), *where]
-                error.add_note(f"replay it: {shlex.join(words)}")
+                error.add_note(f"replay it: {replay_command(self.program.source, run_dir, where, ranks)}")
             raise
         except KeyboardInterrupt:
             report(self._resume_with(run_dir))
