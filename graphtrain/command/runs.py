@@ -179,7 +179,8 @@ def _progress(run: Run) -> Iterator[str]:
     process = ", which is gone" if run.state == "interrupted" else ", which is alive" if run.state in ACTIVE else ""
     if status.get("host") not in (None, socket.gethostname()):
         process = f" on host {shown(status['host'])}"
-    yield f"  written {run.age} by process {shown(status.get('process'))}{process}"
+    writer = f" by process {shown(status['process'])}" if status.get("process") is not None else ""
+    yield f"  written {run.age}{writer}{process}"
 
 
 def _best(run: Run) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
 
 
 def _capture_modules(run: StatefulObjects, alive: set[str]) -> Section:
-    return {name: capture_module(module, run.objects.forms[name]) for name, module in run.objects.modules.items()}
+    return {name: capture_module(module, run.objects.structures[name]) for name, module in run.objects.modules.items()}
 
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:

@@ -26,7 +26,7 @@ from graphtrain.program.gradient_windows import counters_of
 from graphtrain.program.rounds import slots_of_rounds
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
-from graphtrain.state.generators import RandomAside, capture_random, named_generators, seed_everything
+from graphtrain.state.generators import PreservedRandom, capture_random, named_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import checkpoint_folder
@@ -102,7 +102,7 @@ def resized(
             f"processes is {ranks.world_size}",
             f"resume with {before}, until there is a checkpoint between two windows",
         )
-    with RandomAside(named_generators().values()):
+    with PreservedRandom(named_generators().values()):
         batches = sum(int(saved[node.path].get("batches", 0)) for node in fetching)
         seed_everything(derived_seed(seed, batches, rank))
         random = {**first["random"], **capture_random()}

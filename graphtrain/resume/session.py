@@ -31,7 +31,7 @@ from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.setup_change import setup_hashes
-from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
+from graphtrain.state.generators import restore_random, seed_everything, seed_the_rest, torch_seed
 from graphtrain.storage.checkpoint import Checkpoint
 
 
@@ -86,7 +86,7 @@ class Session:
         self._made = made_resources(graph, resources)
         self.resources = with_copies(resources, self._made)
         self._takes_seed = seed is None
-        own_seed = seed if seed is not None else seed_given() or 0
+        own_seed = seed if seed is not None else torch_seed() or 0
         self.seed: int = self.world.gather(own_seed)[0] if seed is None else own_seed
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
         self._reseeds = seed is not None or (ranks.rank > 0 and own_seed == self.seed)

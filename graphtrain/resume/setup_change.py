@@ -35,7 +35,7 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
 
     hashes: dict[str, str] = {}
     for entry in snapshot.entries():
-        if entry.is_covered and entry.category != "module":
+        if entry.is_saved_elsewhere and entry.category != "module":
             continue
         kind = KINDS.get(entry.category)
         contents = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
@@ -43,7 +43,7 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
         if kind is not None and kind.is_named:
             own = []
             for name, part in zip(*contents, strict=True):
-                path, is_saved = place_of(entry, name), name in entry.ignored | entry.covered
+                path, is_saved = place_of(entry, name), name in entry.ignored | entry.in_state_dict
                 if not (is_saved or name.startswith(OF_THE_COMPILER) or snapshot.is_excluded(path)):
                     hashes[path] = hashed(part)
         elif not entry.is_data:

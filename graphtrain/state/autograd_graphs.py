@@ -27,10 +27,10 @@ def keeps_graph(tensor: torch.Tensor) -> bool:
         if _has_been_freed(operation):
             return False
         reaches_a_leaf |= getattr(getattr(operation, "variable", None), "requires_grad", False)
-        for further, _ in operation.next_functions:
-            if further is not None and further not in known and len(operations) < _MOST_NODES:
-                known.add(further)
-                operations.append(further)
+        for next_operation, _ in operation.next_functions:
+            if next_operation is not None and next_operation not in known and len(operations) < _MOST_NODES:
+                known.add(next_operation)
+                operations.append(next_operation)
     return reaches_a_leaf
 
 

@@ -91,7 +91,7 @@ class _Finder:
     def change(self, entry: Entry) -> dict[str, Any] | None:
         """The change of an object; None if there is none, or if it cannot be saved, which is noted."""
         value, category = entry.value, entry.category
-        if category == "tensor" and entry.is_covered and not value.__dict__:
+        if category == "tensor" and entry.is_saved_elsewhere and not value.__dict__:
             return None  # as most are
         if category in KINDS and category != "function" and type(value) is entry.code:
             keys, parts = contents_of(entry)
@@ -110,14 +110,14 @@ class _Finder:
             return None
         if category == "module":
             stamps = zip(("submodules", "hooks", "parameters or buffers"), entry.stamp, stamp_of(entry), strict=True)
-            others = [what for what, before, now in stamps if before != now]
-            self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
+            changed = [part for part, before, now in stamps if before != now]
+            self.unknown += [f"{path} has other {part} than it was set up with" for part in changed]
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _REMEDIES:
-            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that"
+            name = f"{type(value).__module__}.{type(value).__qualname__}"
             has = "has" if entry.stamp is not None else "may have"  # an iterator, or a trainer
-            raise UnsaveableError(path, f"{what} {has} changed: {_REMEDIES[category]}")
+            raise UnsaveableError(path, f"it is a {name} that {has} changed: {_REMEDIES[category]}")
         if category == "generator":
             return {"state": generator_of(value).get_state()}
         if category in ("tensor", "array"):
@@ -127,7 +127,7 @@ class _Finder:
         if code is not entry.code and not is_lazy:
             self.unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
         kind = KINDS.get(category)
-        if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
+        if kind is None or category == "tuple" or (entry.is_saved_elsewhere and category != "module"):
             return None
         keys, parts = contents_of(entry)
         if is_equal(keys, entry.keys) and is_equal(parts, entry.parts):
@@ -179,7 +179,7 @@ class _Finder:
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
         if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
             raise UnsaveableError(path, f"it was given attributes: {', '.join(names)}; set them in `setup`")
-        if entry.is_covered:
+        if entry.is_saved_elsewhere:
             return None
         if not is_saveable(value):
             raise UnsaveableError(path, f"it is a {type(value).__qualname__} that has changed")
@@ -209,8 +209,8 @@ def _lines_about_modules(known: Collection[str], assigned: Collection[str]) -> I
         named = {each: part for each, part in vars(sys.modules[name]).items() if not each.startswith("__")}
         variables = [each for each in named if each in assigned or category_of(type(named[each])) not in constant]
         if variables:
-            what = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
-            yield f"the module {name} was imported during the run, {what}"
+            consequence = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
+            yield f"the module {name} was imported during the run, {consequence}"
 
 
 # ---- restoring
@@ -258,7 +258,7 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
     """
     kind = KINDS.get(entry.category)
     is_constant = isinstance(entry.value, tuple | frozenset)
-    if kind is None or is_constant or not entry.is_entered or (entry.is_covered and entry.category != "module"):
+    if kind is None or is_constant or not entry.is_entered or (entry.is_saved_elsewhere and entry.category != "module"):
         return
     keys, parts = kind.contents(entry.value)
     if is_identical(keys, entry.keys) and is_identical(parts, entry.parts):
@@ -328,10 +328,10 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
 
 
 @contextmanager
-def _naming(what: str) -> Iterator[None]:
+def _naming(subject: str) -> Iterator[None]:
     """A context in which any failure is an error that names what is restored."""
     try:
         yield
     except (CheckpointError, *MALFORMED) as error:
         message, hint = getattr(error, "message", error), getattr(error, "hint", "")
-        raise CheckpointError(f"{what} cannot be restored: {message}", hint) from None
+        raise CheckpointError(f"{subject} cannot be restored: {message}", hint) from None

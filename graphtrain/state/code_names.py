@@ -33,14 +33,14 @@ def names_in(code: types.CodeType) -> Names:
     >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
     ['pi']
     """
-    found: tuple[set[str], ...] = (set(), set(), set(), set())
+    names_by_field: tuple[set[str], ...] = (set(), set(), set(), set())
     for each in dis.get_instructions(code):
-        for names, parts in zip(found, _OPERATIONS, strict=True):
+        for names, parts in zip(names_by_field, _OPERATIONS, strict=True):
             for part in parts:
                 if part in each.opname:
                     names.add(each.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            for names, inner in zip(found, names_in(constant), strict=True):
+            for names, inner in zip(names_by_field, names_in(constant), strict=True):
                 names |= inner
-    return Names(*map(frozenset, found))
+    return Names(*map(frozenset, names_by_field))

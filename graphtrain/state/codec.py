@@ -58,7 +58,7 @@ class StateWriter(Encoder):
         self.is_in_transit = self.refuses_graphs = self._has_graph = False
         self.lost: list[str] = []
         self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
-        self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
+        self._saved_elsewhere: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
         self._bytes = 0
 
     def pack(self, value: Any, path: str, part: str = "") -> Encoded:
@@ -82,14 +82,14 @@ class StateWriter(Encoder):
             del self.lost[lost:]
             raise
 
-    def begin_transit(self, others: Mapping[str, Any]) -> None:
+    def begin_transit(self, saved_elsewhere: Mapping[str, Any]) -> None:
         """Encode values between nodes from now on, of any size: they may refer to the objects of all that was encoded.
 
         Arguments:
-            others: path -> tensor or array that is saved elsewhere, to which nothing can refer.
+            saved_elsewhere: path -> tensor or array that is saved elsewhere, to which nothing can refer.
         """
         self.is_in_transit = self.refuses_graphs = True
-        self._others = others
+        self._saved_elsewhere = saved_elsewhere
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
@@ -110,15 +110,15 @@ class StateWriter(Encoder):
     def note_states(self) -> None:
         """Note what optimizers have made in the memory of something else."""
         for place, part in self._of_optimizers:
-            is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
+            is_new = isinstance(part, torch.Tensor) and id(part) not in self._reachable.initial_states
             is_listed = self._reachable.find(part) is not None
-            if ".state[" in place and is_made and (is_listed or part._base is not None):
+            if ".state[" in place and is_new and (is_listed or part._base is not None):
                 self._note_sharing(place, [pair for pair in self._memory.sharing(part) if pair[0] != place])
 
     def _note_sharing(self, path: str, near: Sequence[tuple[str, Any]]) -> None:
         for other, _ in near[:1]:
-            what = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
-            self.lost.append(f"{shown_path(path)} {what}")
+            problem = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
+            self.lost.append(f"{shown_path(path)} {problem}")
 
     # ---- values other than plain data
 
@@ -147,7 +147,7 @@ class StateWriter(Encoder):
         entry = self._reachable.find(value)
         # By its place first: loading may fill another object than the one that training has bound there.
         is_placed = category in _IN_MEMORY or (self.is_in_transit and category in _CONTAINERS)
-        if is_placed if entry is None else entry.is_covered:
+        if is_placed if entry is None else entry.is_saved_elsewhere:
             known = self._places_in_transit if self.is_in_transit else self._places
             if (place := known.get(id(value))) is not None:
                 return tagged("at", place)
@@ -184,7 +184,7 @@ class StateWriter(Encoder):
         memory = self._memory_in_transit if self.is_in_transit else self._memory
         near = [(other, owner) for other, owner in memory.sharing(value) if owner is not value]
         for other, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
-            if other not in self._others and (view := view_of(value, owner)) is not None:
+            if other not in self._saved_elsewhere and (view := view_of(value, owner)) is not None:
                 reference = self.encode(owner, path, depth + 1)
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
@@ -213,7 +213,7 @@ class StateWriter(Encoder):
     @functools.cached_property
     def _memory_in_transit(self) -> MemoryIndex:
         """Also those that other objects have, or that a `state_dict` alone leads to."""
-        for place, value in (*places(self._stateful, ["object"]), *self._others.items()):
+        for place, value in (*places(self._stateful, ["object"]), *self._saved_elsewhere.items()):
             if self._reachable.find(value) is None:
                 self._memory.add(place, value)
         return self._memory
@@ -273,7 +273,7 @@ class StateReader(Decoder):
             case "at" | "id", [str(path)]:
                 entry = self._reachable.by_path.get(path)
                 value = entry.value if entry is not None else None
-                if entry is None or entry.is_covered:
+                if entry is None or entry.is_saved_elsewhere:
                     value = self._places.get(path, value)
                 if value is None:
                     raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")

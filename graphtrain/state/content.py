@@ -192,20 +192,20 @@ def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-def hold_the_same(one: Any, other: Any) -> bool:
+def have_equal_contents(before: Any, now: Any) -> bool:
     """True if `is_equal`, also for two containers of such values, one of which may be a copy.
 
-    >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
+    >>> have_equal_contents({"names": {"a", "b"}}, {"names": {"b", "a"}}), have_equal_contents([0.0], [-0.0])
     (True, False)
     """
-    if is_equal(one, other):
+    if is_equal(before, now):
         return True
-    if category_of(type(one)) not in IN_CONTAINERS:
+    if category_of(type(before)) not in IN_CONTAINERS:
         return False
-    before, now = ContentHash(), ContentHash()
-    before.add(one)
-    now.add(other)
-    return before.is_whole and now.is_whole and before.hexdigest() == now.hexdigest()
+    contents = ContentHash(), ContentHash()
+    for content, value in zip(contents, (before, now), strict=True):
+        content.add(value)
+    return all(content.is_whole for content in contents) and contents[0].hexdigest() == contents[1].hexdigest()
 
 
 def is_equal(before: Any, now: Any) -> bool:

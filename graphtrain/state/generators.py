@@ -138,7 +138,7 @@ def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
 _AT_IMPORT = {"torch": torch.initial_seed(), **{name: HOST[name].get_state() for name in ("python", "numpy")}}
 
 
-def seed_given() -> int | None:
+def torch_seed() -> int | None:
     """The seed of torch; None if it was not seeded, so that the seed is from the operating system."""
     seed = torch.initial_seed()
     return None if seed == _AT_IMPORT["torch"] and seed >= 2**32 else seed % 2**63
@@ -146,7 +146,7 @@ def seed_given() -> int | None:
 
 def seed_the_rest(seed: int) -> None:
     """Seed those generators of Python, NumPy and torch that were not seeded or used since graphtrain was imported."""
-    if seed_given() is None:
+    if torch_seed() is None:
         torch.manual_seed(seed)
     for name in ("python", "numpy"):
         if same_state(HOST[name].get_state(), _AT_IMPORT[name]):
@@ -196,7 +196,7 @@ def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     return fitted, ", ".join(words)
 
 
-class RandomAside:
+class PreservedRandom:
     """A context whose draws leave no trace: generators are restored after it. It is reusable.
 
     Arguments:
@@ -204,7 +204,7 @@ class RandomAside:
             nothing synchronises). `named_generators` includes those of devices.
 
     >>> seed_all(0); expected = torch.rand(1); seed_all(0)
-    >>> with RandomAside():
+    >>> with PreservedRandom():
     ...     _ = torch.rand(3)
     >>> bool(torch.rand(1) == expected)
     True

@@ -71,7 +71,7 @@ WATCHED: Mapping[Any, Callable[[Any], Any]] = {
     ),
 }
 # What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
-STANDS_FOR: dict[type, str] = {
+WRAPPER_ATTRIBUTES: dict[type, str] = {
     types.BuiltinFunctionType: "__self__",
     type(functools.cache(len)): "__wrapped__",
     staticmethod: "__wrapped__",

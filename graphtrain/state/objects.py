@@ -9,9 +9,9 @@ import torch
 
 from graphtrain.names import plainly_named
 from graphtrain.state.kinds import is_users
-from graphtrain.state.modules import ModuleForm, is_lazy
+from graphtrain.state.modules import ModuleStructure, is_lazy
 from graphtrain.state.optimizers import ParameterGroups, copied_into, load_optimizer
-from graphtrain.state.reachable import held_by_state, state_of
+from graphtrain.state.reachable import saved_by_state_dict, state_of
 from graphtrain.state.weights import load_weights
 
 MISFITS = (RuntimeError, ValueError, KeyError, TypeError)
@@ -28,23 +28,25 @@ class SavedObjects:
 
     Attributes:
         modules, optimizers: the modules and optimizers among them.
-        forms: what the modules are made of at set-up; `groups` likewise, of optimizers.
+        structures: what the modules are made of at set-up; `groups` likewise, of optimizers.
     """
 
     def __init__(self, stateful: Mapping[str, Any], former: SavedObjects | None = None) -> None:
         self.stateful = dict(stateful)
         self.modules = {name: each for name, each in stateful.items() if isinstance(each, torch.nn.Module)}
         self.optimizers = {name: each for name, each in stateful.items() if isinstance(each, torch.optim.Optimizer)}
-        self.forms = {name: ModuleForm(module) for name, module in self.modules.items()}
+        self.structures = {name: ModuleStructure(module) for name, module in self.modules.items()}
         self.groups = {name: ParameterGroups(optimizer) for name, optimizer in self.optimizers.items()}
         if former is not None:
             kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
-            self.forms |= {name: form for name, form in former.forms.items() if name in kept}
+            self.structures |= {name: structure for name, structure in former.structures.items() if name in kept}
             self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
 
     def lost(self) -> list[str]:
         """A line for each change of modules, or else of optimizers, that a resume could not load."""
-        of_modules = [line for name, form in self.forms.items() for line in form.lost(name, self.modules[name])]
+        of_modules = [
+            line for name, structure in self.structures.items() for line in structure.lost(name, self.modules[name])
+        ]
         return of_modules or [
             line for name, groups in self.groups.items() for line in groups.lost(name, self.optimizers[name])
         ]
@@ -88,7 +90,7 @@ class SavedObjects:
             return
         # Others may hold what the state of an object of the user has; those of torch share parts among themselves.
         is_own = is_users(type(value).__module__)
-        parts = {name: getattr(value, name) for name in (held_by_state(value, state_of(value)) if is_own else ())}
+        parts = {name: getattr(value, name) for name in (saved_by_state_dict(value, state_of(value)) if is_own else ())}
         value.load_state_dict(state)
         for name, part in parts.items():
             if (loaded := getattr(value, name, part)) is not part and copied_into(part, loaded) is part:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.state.content import ContentHash, hold_the_same
+from graphtrain.state.content import ContentHash, have_equal_contents
 from graphtrain.state.kinds import KINDS
-from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, state_of
+from graphtrain.state.reachable import Entry, Reachable, is_within, saved_by_state_dict, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the present `state_dict` of an object, read once in a save or a restore."""
@@ -22,8 +22,8 @@ class StateSnapshot:
     Arguments:
         roots: name -> object: resources, step functions, functions of nodes.
         data: the names of those roots that are data.
-        covered: the names of those roots that something else saves as a whole.
-        elsewhere: the identities of objects that something else saves, and of generators that sources of data restore.
+        saved_elsewhere: the names of those roots that something else saves as a whole.
+        excluded_ids: the identities of objects that something else saves, and of generators that data restores.
         left_out: paths that are not state, with all that is reached through them.
         with_code: False leaves out classes, and the globals of functions. Default: they count too.
 
@@ -40,25 +40,25 @@ class StateSnapshot:
         self,
         roots: Mapping[str, Any],
         data: Collection[str] = (),
-        covered: Collection[str] = (),
-        elsewhere: Collection[int] = (),
+        saved_elsewhere: Collection[str] = (),
+        excluded_ids: Collection[int] = (),
         left_out: Collection[str] = (),
         *,
         with_code: bool = True,
     ) -> None:
         # All that is reachable from data, also if it is reachable from elsewhere.
-        followed = [name for name in data if name not in covered]
+        followed = [name for name in data if name not in saved_elsewhere]
         within = {name: Reachable({"data": roots[name]}, ["data"], with_code=with_code) for name in followed}
         of_data = {identity for listed in within.values() for identity in listed.by_id}
-        self.reachable = Reachable(roots, data, covered, of_data, with_code=with_code)
+        self.reachable = Reachable(roots, data, saved_elsewhere, of_data, with_code=with_code)
         self.left_out = tuple(left_out)
         self.replaced: Mapping[str, Any] = {}
         self.redrawn: frozenset[int] = frozenset()
         self.imported = frozenset(sys.modules) if with_code else None
         # The generators of data are restored by its source when it is reopened, and here when all is.
         entries = self.reachable.by_path.values()
-        self._listed = [each for each in entries if each.category == "generator" or id(each.value) not in elsewhere]
-        known = {id(each.value): each for each in self._listed if id(each.value) not in elsewhere}
+        self._listed = [each for each in entries if each.category == "generator" or id(each.value) not in excluded_ids]
+        known = {id(each.value): each for each in self._listed if id(each.value) not in excluded_ids}
         self.of_data: dict[str, list[Entry]] = {}
         for name, listed in within.items():
             parts = listed.by_path.values()
@@ -95,12 +95,14 @@ class StateSnapshot:
             return entry.ignored.union(flags)
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
-        held = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
+        attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
         if entry.path not in states:
             states[entry.path] = state_of(entry.value)
         state = states[entry.path]
-        equal = {name for name in held.keys() & state.keys() if hold_the_same(held[name], state[name])}
-        return entry.ignored | held_by_state(entry.value, state) | equal
+        equal = {
+            name for name in attributes.keys() & state.keys() if have_equal_contents(attributes[name], state[name])
+        }
+        return entry.ignored | saved_by_state_dict(entry.value, state) | equal
 
 
 # ---- data that is not saved
@@ -129,7 +131,7 @@ def data_contents(
         with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
             for entry in snapshot.entries(name):
                 is_large = entry.category in ("tensor", "array") or not entry.is_entered
-                if is_large and entry.is_data and not entry.is_covered and entry.path not in saved:
+                if is_large and entry.is_data and not entry.is_saved_elsewhere and entry.path not in saved:
                     content.add(entry.value, entry.path)
             digest = content.hexdigest()
         contents[name] = {"hash": digest, "is_whole": content.is_whole}

@@ -58,13 +58,13 @@ def _renamed(state: Any, rename: Callable[[str], str]) -> Mapping[str, Any]:
 # ---- what fits
 
 
-def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[str], what: str) -> list[str]:
+def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[str], heading: str) -> list[str]:
     """The names of the saved weights that are loaded into a module.
 
     Arguments:
         saved: by plain names; of tied parameters it may have one.
         only: patterns of names, as for files. None: all are loaded.
-        what: the beginning of the message.
+        heading: the beginning of the message.
 
     Raises:
         UsageError: a pattern matches none, or they do not fit: the tensors are named.
@@ -100,7 +100,7 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     if problems:
         lines = [f"    {line}" for line in problems.values()]
         more = [f"    ... and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-        text = "\n".join([what, *lines[:_MOST_PROBLEMS], *more])
+        text = "\n".join([heading, *lines[:_MOST_PROBLEMS], *more])
         part = "load only what fits: --init 'NAME.PATTERN=FILE', in Python load(..., only=['PATTERN'])"
         raise UsageError(text, f"build the model as in the saved run; or {part}")
     return [*saved]
