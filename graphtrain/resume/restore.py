@@ -206,8 +206,8 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     """Raise unless the loaded state equals the saved one, bit for bit."""
     objects = run.compiled.state
     # Nodes and slots may have other names than they had, by which values in transit are encoded.
-    others = () if is_whole else ("progress", "slots")
-    sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
+    incomparable = () if is_whole else ("progress", "slots")
+    sections = [name for name in SECTIONS if name in checkpoint.sections and name not in incomparable]
     saved = checkpoint.digest if is_whole else run_state.digest(objects, state, sections)
     loaded = {**run_state.capture(objects, run.alive, sections), "reachable": state["reachable"]}
     digest = run_state.digest(objects, loaded, sections)

@@ -96,7 +96,7 @@ def go_back(run: LiveRun, node: str) -> None:
     trained, progress = session.trained, run_state.capture(session.compiled.state, set(), ("progress",))["progress"]
     session.compiled.release()
     session.watch.stop()
-    session.compile_again()
+    session.recompile()
     restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.loop.position))
