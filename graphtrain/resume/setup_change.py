@@ -51,13 +51,12 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
             parts = [entry.stamp, keys, set(contents[1]) if entry.category == "set" else contents[1]]
             if entry.category == "array" and not entry.value.flags.writeable:  # it is not saved
                 parts.append(content_hash(entry.value))
-        kind_name = entry.value.func if entry.category == "partial" else entry.code
+        definition = entry.value.func if entry.category == "partial" else entry.code
         if entry.category in ("function", "class"):
-            kind_name = entry.value.__qualname__
-            kind_name = (
-                entry.value.__code__.co_code if kind_name.endswith("<lambda>") else kind_name
-            )  # they have no names
-        hashes[entry.path] = hashed(kind_name, *parts)
+            definition = entry.value.__qualname__
+            if definition.endswith("<lambda>"):  # lambdas have no names
+                definition = entry.value.__code__.co_code
+        hashes[entry.path] = hashed(definition, *parts)
     return hashes
 
 
