@@ -1,4 +1,4 @@
-"""The names in code."""
+"""The names that functions use: globals, attributes, imported modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Names(NamedTuple):
-    """The names in code."""
+    """The names that a code object uses."""
 
     variables: frozenset[str]  # globals
     attributes: frozenset[str]  # some of which may be those of modules
@@ -28,7 +28,7 @@ _OPERATIONS = (
 
 @functools.cache
 def names_in(code: types.CodeType) -> Names:
-    """The names in code, including those in nested functions.
+    """The names that a code object uses, including those in nested functions.
 
     >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
     ['pi']

@@ -21,7 +21,7 @@ _TensorMetadata = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 
 @final
 class ModuleStructure:
-    """The parameters and buffers of a module at set-up, so that a save detects changes of them."""
+    """The parameters and buffers of a module at set-up, with which each save compares the present ones."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._set_up = {
@@ -34,7 +34,7 @@ class ModuleStructure:
         return name not in self._set_up or self._set_up[name][1] != _metadata_of(tensor)
 
     def lost(self, path: str, module: torch.nn.Module) -> list[str]:
-        """A line for parameters that have changed, which a resume could not load, and one for a buffer with a graph."""
+        """A notice about parameters that have changed, which a resume could not load, and one about a graph."""
         now, lines, changed = (
             {name: container[key] for name, container, key in _tensors(module)},
             list[str](),
@@ -54,7 +54,7 @@ class ModuleStructure:
 def _tensors(
     module: torch.nn.Module, *kinds: str
 ) -> Iterator[tuple[str, MutableMapping[str, torch.Tensor | None], str]]:
-    """Every place of a parameter or buffer, also an empty one: its name, what holds it, and its key there."""
+    """Every parameter and buffer, including None: its name, the dictionary that holds it, and its key there."""
     for prefix, owner in plainly_named(module.named_modules()):
         for container in (getattr(owner, kind) for kind in kinds or ("_parameters", "_buffers")):
             for key in container.keys():  # noqa: SIM118 - that of a scripted module is no mapping
@@ -68,7 +68,7 @@ def _metadata_of(tensor: torch.Tensor | None) -> _TensorMetadata | None:
 
 
 def is_lazy(module: torch.nn.Module) -> bool:
-    """True for a module with parameters or buffers whose shape is set by the first batch."""
+    """True for a module with parameters or buffers whose shape only the first batch decides."""
     tensors = (container[key] for _, container, key in _tensors(module))
     return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for tensor in tensors)
 
@@ -85,7 +85,7 @@ def _finish_lazy(module: torch.nn.Module) -> None:
 
 
 def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[str, Any]:
-    """The state of a module that `state_dict` leaves out, except gradients, and buffers that it could not load."""
+    """The state of a module beyond `state_dict`, without gradients; also buffers that could not be loaded from it."""
     saved, parameters = weights_of(module, keep_vars=True), dict(plainly_named(module.named_parameters()))
     identities = {id(value) for value in saved.values()}
     return {
@@ -107,14 +107,14 @@ def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[
 
 
 def fit_buffers(module: torch.nn.Module, saved: Mapping[str, torch.Tensor | None]) -> None:
-    """Give buffers that training filled, emptied or reshaped their saved form, into which weights can be loaded."""
+    """Give buffers that training filled, emptied or reshaped their saved shape, so that weights can be loaded."""
     for name, container, key in [*_tensors(module, "_buffers")]:
         if name in saved and _metadata_of(container[key]) != _metadata_of(saved[name]):
             container[key] = saved[name]
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Restore what `capture_module` took, once weights are loaded.
+    """Restore what `capture_module` returned, after weights are loaded.
 
     Raises:
         CheckpointError: the module no longer has such a buffer or parameter.

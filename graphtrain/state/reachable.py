@@ -1,7 +1,7 @@
-"""Everything that a run can reach from its resources: each object once, breadth first, under its first path.
+"""All objects that are reachable from the resources of a run: each object once, breadth first, under its first path.
 
-Paths read as Python does: ``model.0.p``, ``train_data.dataset.cache['a']``, ``training_step<count>`` for a variable of
-the enclosing function, ``__main__:COUNT`` for a global of a module of the user.
+Paths are written as in Python: ``model.0.p``, ``train_data.dataset.cache['a']``; ``training_step<count>`` is a variable
+of the enclosing function, ``__main__:COUNT`` a global of a module of the user.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
 MOST_OBJECTS = 200_000
-# Larger containers are not examined; of data, whose samples training does not change, a few suffice.
+# Larger containers are not examined. For data the limit is lower: training does not change samples.
 MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
 
-# The attributes of their objects that are not state, or that something else saves.
+# Attributes of torch's objects that are not state, or that something else saves.
 _IGNORED = {
     torch.nn.Module: frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"},
     torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
@@ -61,40 +61,40 @@ _HOOKS = {
     "optimizer": ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
 }
 
-# Attributes that the compiler gives to tensors and functions.
+# Attributes that `torch.compile` adds to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 
 REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 
-# Of larger tensors and arrays of data only a sample counts in a stamp; data is hashed whole after a save.
+# Of larger tensors and arrays of data, a stamp hashes only a sample; data is hashed whole after a save.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
 
 Child = tuple[str, Any, bool]
-"""Path, object, and whether a `state_dict` covers it."""
+"""Path, object, and whether something else saves it."""
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """An object, with its contents when it was listed. What is saved elsewhere is listed only to be referred to."""
+    """A reachable object, with its contents at set-up. One that is saved elsewhere is listed only for references."""
 
     path: str
     value: Any
     category: Category
     is_saved_elsewhere: bool = False  # something else saves it, such as a `state_dict`
-    is_data: bool = False  # of data, or of objects that belong to it
-    code: Any = None  # of a function; of a tensor the operation that made it; of anything else its class
+    is_data: bool = False  # data, or reachable from data
+    code: Any = None  # the code of a function, the `grad_fn` of a tensor, the class of anything else
     ignored: frozenset[str] = frozenset()  # attributes that are not state
-    in_state_dict: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
-    is_entered: bool = True  # False for a container too large to be examined
-    stamp: Any = None  # what tells whether it has changed beside its contents, if something does
+    in_state_dict: frozenset[str] = frozenset()  # attributes that its `state_dict` saves
+    is_entered: bool = True  # False for a container that is too large to be examined
+    stamp: Any = None  # as `stamp_of` returns it
     keys: tuple[Any, ...] = ()  # its contents
     parts: tuple[Any, ...] = ()
 
 
 def contents_of(entry: Entry) -> Contents:
-    """The present contents of an object of a kind with contents; of a very large container its length."""
+    """The present contents of an object whose category has contents; of a very large container, its length."""
     if entry.category in IN_CONTAINERS and len(entry.value) > MOST_COMPARED:
         return (), (len(entry.value),)
     contents: Contents = KINDS[entry.category].contents(entry.value)
@@ -102,10 +102,10 @@ def contents_of(entry: Entry) -> Contents:
 
 
 def stamp_of(entry: Entry) -> Any:
-    """What tells whether an object has changed: a hash, a position, other modules; None for all others."""
+    """A value that differs once an object has changed in a way that its contents do not show; None if there is none."""
     value, category = entry.value, entry.category
     match category:
-        case "module":  # of its tensors `ModuleStructure` knows, but for data
+        case "module":  # `ModuleStructure` compares its tensors, except for data
             tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
             hooks = [hook for name in _HOOKS["module"] for hook in getattr(value, name).values() if _is_of_users(hook)]
             return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
@@ -131,12 +131,12 @@ def stamp_of(entry: Entry) -> Any:
 
 
 def _is_of_users(hook: Any) -> bool:
-    """False for what a library registers, as it does in another process too."""
+    """False for a hook that a library registers: it does so in another process too."""
     return is_users(getattr(getattr(hook, "func", hook), "__module__", None))
 
 
 def parts_of(entry: Entry) -> Iterator[Child]:
-    """A part of an object with contents, by attribute, number or key."""
+    """The parts of an object with contents."""
     path, category, is_saved_elsewhere = entry.path, entry.category, entry.is_saved_elsewhere
     if category == "mapping":
         for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
@@ -167,17 +167,18 @@ class Reachable:
 
     Arguments:
         roots: name -> object.
-        data: the names of roots that are data.
-        saved_elsewhere: names of roots that something else saves as a whole. Default: none.
-        of_data: the identities of objects that belong to data, and are followed by their attributes. Default: none.
-        with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
+        data: the names of roots that are data. Default: none.
+        saved_elsewhere: the names of roots that something else saves as a whole. Default: none.
+        of_data: the identities of objects that belong to data: their attributes are followed even if they have a
+            `state_dict`. Default: none.
+        with_code: False to leave out classes, and the globals of functions. Default: True.
 
     Attributes:
-        by_path, by_id: the listed objects; the globals in use of a module are one of them, ``"__main__:"``.
-        stateful: path -> object saved by its `state_dict`: modules, optimizers, and others that have one.
-        bounds: path -> the reason why the object there, or those beyond it, were not examined.
-        initial_states: the identities of what optimizers have in their states already.
-        assigned: the names of globals and attributes that the user's functions set.
+        by_path, by_id: the objects; the globals of a module that functions use are one of them, ``"__main__:"``.
+        stateful: path -> object that is saved by its `state_dict`: modules, optimizers, and others that have one.
+        bounds: path -> why the object there, or those reachable from it, were not examined.
+        initial_states: the identities of the values in the states of optimizers.
+        assigned: the names of globals and attributes that functions of the user set.
 
     >>> list(Reachable({"task": types.SimpleNamespace(counts=[1, 2])}).by_path)
     ['task', 'task.counts']
@@ -226,11 +227,11 @@ class Reachable:
             self.by_path[entry.path] = entry
 
     def find(self, value: Any) -> Entry | None:
-        """The entry of this very object."""
+        """The entry of this object; None if it is not listed."""
         return self.by_id.get(id(value))
 
     def _add(self, path: str, value: Any, is_saved_elsewhere: bool = False, *, is_data: bool = False) -> None:
-        while type(value) in WRAPPER_ATTRIBUTES:
+        while type(value) in WRAPPER_ATTRIBUTES:  # followed to what it wraps
             name = WRAPPER_ATTRIBUTES[type(value)]
             path, value = f"{path}.{name}", getattr(value, name)
         if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
@@ -262,7 +263,7 @@ class Reachable:
         (self._optimizers if category == "optimizer" else self._waiting).append(entry)
 
     def _bound_of(self, entry: Entry) -> str:
-        """What an object is in which, or within whose items, changes are not looked for; empty for any other."""
+        """What kind of object this is, if changes of it or of its items are not looked for; empty for any other."""
         if entry.is_data or entry.is_saved_elsewhere or entry.category not in ("hidden", *IN_CONTAINERS):
             return ""
         if entry.category == "hidden":
@@ -342,7 +343,7 @@ class Reachable:
             yield from self._globals_of(function)
 
     def _globals_of(self, function: Any) -> Iterator[Child]:
-        """The globals that a function uses, and the modules that it imports."""
+        """The globals that a function uses and the modules that it imports."""
         names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
         self.assigned |= names.assigned
         self._attributes |= {name for name in names.attributes if not name.startswith("__")}
@@ -359,7 +360,7 @@ class Reachable:
                 yield f"{module}:{name}", value, False
 
     def _read_through_modules(self) -> collections.deque[Entry]:
-        """List what is read through modules of the user, by any name in the user's functions; what is new waits."""
+        """List attributes of modules of the user that are named in functions of the user; returns the queue."""
         for module, is_data in self._modules:  # which grows
             for path, value, is_saved_elsewhere in self._used(vars(module), self._attributes):
                 self._add(path, value, is_saved_elsewhere, is_data=is_data)
@@ -367,7 +368,7 @@ class Reachable:
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
-    """True for a path that is one of these places, or is reached through one.
+    """True for a path that is one of these places, or that leads through one.
 
     >>> is_within("task.counts[0]", ["task.counts"]), is_within("task.counts_of", ["task.counts"])
     (True, False)
@@ -377,13 +378,13 @@ def is_within(path: str, places: Collection[str]) -> bool:
 
 
 def keeps_state(value: Any) -> bool:
-    """True for objects that are saved and loaded by their own methods; of a loader these are about its position."""
+    """True for objects with `state_dict` and `load_state_dict`, except data loaders, which save their position."""
     both = all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
     return both and not isinstance(value, DataLoader)
 
 
 def state_of(value: Any) -> Mapping[Any, Any]:
-    """The `state_dict` of an object; empty where it cannot be read."""
+    """The `state_dict` of an object; empty if it cannot be read."""
     try:
         state = value.state_dict()
     except Exception:  # saving it reports why
@@ -392,7 +393,7 @@ def state_of(value: Any) -> Mapping[Any, Any]:
 
 
 def saved_by_state_dict(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
-    """The attributes of an object whose very objects are in its `state_dict`, under any name."""
+    """The names of the attributes of an object whose values, as objects, are in its `state_dict` under any name."""
     identities = {id(part) for part in (state, *state.values()) if not is_value(part)}
     names, parts = KINDS["object"].contents(value)
     return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in identities)
@@ -412,7 +413,7 @@ def _hooks_of_all() -> Iterator[Child]:
 
 
 def _in_class(kind: type) -> Iterator[Child]:
-    """The functions of a class of the user that are not among its contents: behind properties, and special ones."""
+    """The functions of a class of the user that are not among its contents: properties and special methods."""
     for name, part in vars(kind).items():
         is_property = isinstance(part, property | functools.cached_property)
         functions = [getattr(part, each, None) for each in ("func", "fget", "fset", "fdel")] if is_property else [part]
