@@ -135,10 +135,10 @@ class Machine(Visits):
         questions, self._state, self._is_state_sure = self.cells.questions, state, is_sure
         questions.choices.clear()
         while True:
-            position, self.cells.sizes, values, written, answers, marks = state
+            position, self.cells.sizes, values, written, outcomes, marks = state
             self.cells.registers.put(values)
             self.program.slots.update(zip(self._read_slots, written, strict=True))
-            questions.answers[:], questions.asked = answers, 0
+            questions.outcomes[:], questions.asked = outcomes, 0
             self.watch.marks[:] = marks
             self._trail, self._is_over = [], False
             try:
@@ -161,7 +161,7 @@ class Machine(Visits):
             self.cells.sizes,
             self.cells.registers.values(),
             tuple([slots[path] for path in self._read_slots]),
-            tuple(questions.answers),
+            tuple(questions.outcomes),
             tuple(self.watch.marks),
         )
 

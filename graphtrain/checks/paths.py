@@ -41,16 +41,16 @@ def check_paths(
     traps = traps_in(exploration)
     severity: Severity = "error"
     if supplied is None and not traps:
-        severity, traps = "warning", _without(plan, optional, alone)  # they may be supplied, or not
+        severity, traps = "warning", _traps_lacking(plan, optional, alone)  # they may be supplied, or not
     elif traps and absent and not traps_in(Exploration(Machine(plan, alone, (), ranks=ranks), SIZES[:1])):
-        traps = _without(plan, absent, alone)  # that is the reason
+        traps = _traps_lacking(plan, absent, alone)  # that is the reason
     # A window that is not cleared, or is of no optimizer, never fills: that is reported.
     is_windowed = optimizers_in(plan.nodes).keys() <= {*optimizers} and "G405" not in {each.code for each in problems}
     problems += [trap.problem(severity) for trap in traps if is_windowed or not trap.reads_windows]
     return problems, exploration.machine.watch.divides_exchanged
 
 
-def _without(plan: Plan, absent: Collection[str], alone: Collection[str]) -> list[Trap]:
+def _traps_lacking(plan: Plan, absent: Collection[str], alone: Collection[str]) -> list[Trap]:
     """The loops that a run without optional resources never leaves: without one that is the reason, or without all.
 
     Arguments:

@@ -192,9 +192,9 @@ class Plan:
     def due_by(self, plan_node: PlanNode) -> list[Ref]:
         """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""
         terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
-        counted = [(owner.path, name) for owner, name, _ in terms]
-        own = [(plan_node.path, name) for name in plan_node.extra_due_fields]
-        return [Ref("field", path, name) for path, name in (*counted, *own)]
+        counters = [(owner.path, name) for owner, name, _ in terms]
+        extra = [(plan_node.path, name) for name in plan_node.extra_due_fields]
+        return [Ref("field", path, name) for path, name in (*counters, *extra)]
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
@@ -202,8 +202,8 @@ class Plan:
         refs: list[Ref] = []
         for scope in self.scopes.values():
             nodes = self.nodes_in(scope)
-            counted = {term.base.unit for each in nodes for trigger in each.triggers for term in trigger.terms}
-            units = [unit for unit in scope.graph.units if unit in counted or counter_of(scope, unit)[1] != "runs"]
+            in_triggers = {term.base.unit for each in nodes for trigger in each.triggers for term in trigger.terms}
+            units = [unit for unit in scope.graph.units if unit in in_triggers or counter_of(scope, unit)[1] != "runs"]
             refs += [ref for guard in scope.guards.values() for ref in scope.read_in(guard)]
             refs += [scope.resolve(scope.graph.units[unit]) for unit in units]
             for each in nodes:

@@ -93,7 +93,7 @@ class Clock:
         return [now.numerator, now.denominator, self.count()]
 
 
-CountedTerm = tuple[Clock, Term]
+ClockTerm = tuple[Clock, Term]
 """An amount, with the clock of its unit."""
 
 
@@ -234,8 +234,8 @@ class Program:
 
     def clock(self, scope: Scope, unit: str) -> Clock | None:
         """What counts a unit of the clock of a graph, or else of the innermost enclosing graph that counts it."""
-        found = [self.clocks[each][unit] for each in scope.around if unit in self.clocks[each]]
-        return found[-1] if found else None
+        clocks = [self.clocks[each][unit] for each in scope.around if unit in self.clocks[each]]
+        return clocks[-1] if clocks else None
 
     @property
     def training_precision(self) -> str:
@@ -244,7 +244,7 @@ class Program:
         precisions = {node.parameters["precision"] for node in training if "precision" in node.parameters}
         return precisions.pop() if len(precisions) == 1 else "32-true"
 
-    def limits(self, limit: Trigger) -> list[CountedTerm]:
+    def limits(self, limit: Trigger) -> list[ClockTerm]:
         """The amounts at which a run stops: one for each graph that may be meant.
 
         A unit is that of the graph that trains, or else of the innermost enclosing one that counts it.
@@ -279,8 +279,8 @@ class Program:
             if hint and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         for node in self.nodes if "G309" not in self.graph.allow else ():
-            given = {name: self.resources.get(name) for name in node.plan_node.data}
-            for label, part in by_name(given, given):
+            supplied = {name: self.resources.get(name) for name in node.plan_node.data}
+            for label, part in by_name(supplied, supplied):
                 gives, hint = "", ""
                 if isinstance(part, Mapping):
                     gives, hint = "its keys", "supply one of its values, or a Loader over TensorDataset(*data.values())"
@@ -299,8 +299,8 @@ class Program:
         asked = {read.name for step in steps for read in step.extra_inputs}
         readable = {*USUAL, *self.plan.main.read, *self.read_resources, *asked}
         missing = readable - {*PROVIDED, *self.resources} - self.plan.main.written
-        others = [name for name in self.resources if name not in readable and name not in PROVIDED]
-        hints = {name: suggestion(name, missing) for name in others}
+        unread = [name for name in self.resources if name not in readable and name not in PROVIDED]
+        hints = {name: suggestion(name, missing) for name in unread}
         return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
 
     @functools.cached_property

@@ -20,11 +20,16 @@ from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.plan.changers import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.rounds import Act, Rounds
+from graphtrain.program.rounds import Act, RankVisits
 
 
 def exchanging_within(
-    program: Program, cells: Cells, rounds: Rounds, visit_of: Callable[[ProgramNode], Act], node: ProgramNode, act: Act
+    program: Program,
+    cells: Cells,
+    rank_visits: RankVisits,
+    visit_of: Callable[[ProgramNode], Act],
+    node: ProgramNode,
+    act: Act,
 ) -> Act:
     """The call of a node that runs backward, which exchanges the gradients of a window that this completes.
 
@@ -36,7 +41,7 @@ def exchanging_within(
     if way is None:
         return act
     counter, field, exchange_node = way
-    fields, count, agreement, amount = counter.fields, field.name, rounds.agreement, rounds.amount(node)
+    fields, count, agreement, amount = counter.fields, field.name, rank_visits.agreement, rank_visits.amount(node)
     begin, exchange = exchange_node.instance.begin, visit_of(exchange_node)
     choices = [
         (cells.compiled(node.scope, edge.guard) if edge.guard is not None else None, target)
@@ -71,8 +76,8 @@ def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, Progr
     is_alone = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)] == [node]
     # A visit that inherits the set-up may use the gradients before their sums are there.
     is_whole = {"setup", "__call__"} <= vars(type(node.instance)).keys() and "backward" in node.asks_for
-    counter, *others = program.targets(node)
-    if not is_alone or not is_whole or _effects(node) != ["backward"] or others or not _is_plain(counter):
+    counter, *other_targets = program.targets(node)
+    if not is_alone or not is_whole or _effects(node) != ["backward"] or other_targets or not _is_plain(counter):
         return None
     field = next((field for field in counter.kind.fields.values() if field.counts is not None), None)
     exchange = next((target for target in program.targets(counter) if _exchanges(target)), None)

@@ -51,8 +51,8 @@ class Compiler:
         targets = [program.targets(node) for node in program.nodes]
         self._only_targets = [each[0] if len(each) == 1 else None for each in targets]  # None also for the end
         self.exits = [self._exit(node) for node in program.nodes]
-        if (rounds := visits.rounds) is not None:
-            watch_choices = rounds.agreement.watch_choices
+        if (rank_visits := visits.rank_visits) is not None:
+            watch_choices = rank_visits.agreement.watch_choices
             self.exits = [
                 watch_choices(position, leave) if len(self.counters[position]) > 1 else leave
                 for position, leave in enumerate(self.exits)
@@ -162,20 +162,20 @@ class Compiler:
         """
         nodes = self._program.nodes
         keys = [[f"{node.path} -> {edge}" for edge in node.scope.graph.edges[node.node.name]] for node in nodes]
-        edges: dict[str, list[int]] = {key: [] for own in keys for key in own}
+        edges: dict[str, list[int]] = {key: [] for node_keys in keys for key in node_keys}
         runs: dict[str, list[int]] = {}
         for node in nodes:
-            own, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
+            counters, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
             if len(self._way(node)) == 1:  # else those that arrive are counted
-                edges |= {key: [counter] for key, counter in zip(keys[node.index], own, strict=True)}
-                arrivals += zip(self._program.targets(node), [[counter] for counter in own], strict=True)
+                edges |= {key: [counter] for key, counter in zip(keys[node.index], counters, strict=True)}
+                arrivals += zip(self._program.targets(node), [[counter] for counter in counters], strict=True)
             if not node.bypassed:
-                runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else own
+                runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else counters
                 if node.body is not None:
                     arrivals.append((self._program.start_of(node.body), runs[node.path]))
-            for target, counters in arrivals:
+            for target, summands in arrivals:
                 for passed in self._way(target)[:-1] if target is not None else ():
-                    edges[keys[passed.index][0]] += counters
+                    edges[keys[passed.index][0]] += summands
         return {"nodes": runs, "edges": edges}
 
     def position(self, node: ProgramNode) -> int:
@@ -216,7 +216,7 @@ class Compiler:
                         counts[only_counter] += 1
                         return only_position
                 except Exception:
-                    self.leave_again(node)  # evaluated again, a guard raises with its name
+                    self.exit_target(node)  # evaluated again, a guard raises with its name
                     raise
                 counts[last_counter] += 1
                 return last_position
@@ -230,14 +230,14 @@ class Compiler:
                         counts[counter] += 1
                         return position if call is None else call()
             except Exception:
-                self.leave_again(node)  # not an error at the end of a body, which an edge calls too
+                self.exit_target(node)  # not an error at the end of a body, which an edge calls too
                 raise
             counts[last_counter] += 1
             return last_position if last_call is None else last_call()
 
         return leave
 
-    def leave_again(self, node: ProgramNode) -> ProgramNode | None:
+    def exit_target(self, node: ProgramNode) -> ProgramNode | None:
         """The node to which the edges of a node lead now, or None for the end. Has no side effects.
 
         Raises:

@@ -17,7 +17,7 @@ from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.ranks import current_ranks
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 
 @final
@@ -102,10 +102,10 @@ class _EpochsOfWindows:
         return bool(compile_guard(guard, lambda part: Cell(lambda: value(part)))())
 
 
-def _only(found: Sequence[Found], does: str) -> Found:
-    if len(found) != 1:
-        raise _unknown(f"{len(found) or 'no'} nodes {does}")
-    return found[0]
+def _only(items: Sequence[Item], does: str) -> Item:
+    if len(items) != 1:
+        raise _unknown(f"{len(items) or 'no'} nodes {does}")
+    return items[0]
 
 
 def _unknown(reason: str, hint: str = "compute the number in `setup`") -> UsageError:

@@ -95,7 +95,7 @@ def _of_tensors(expected: Any, actual: Any) -> str:
     """How two tensors differ, or two arrays; of sharded tensors, the parts of this rank."""
     if type(expected).__name__ == type(actual).__name__ == "DTensor":
         return _of_tensors(local_part(expected), local_part(actual))
-    before, now = _form(expected), _form(actual)
+    before, now = _layout(expected), _layout(actual)
     if before != now:
         return f"{before} -> {now}"
     if isinstance(expected, numpy.ndarray):
@@ -124,7 +124,7 @@ def _share(differing: int, whole: int) -> str:
     return f"{differing} of {whole} element{'' if whole == 1 else 's'}"
 
 
-def _form(tensor: Any) -> str:
+def _layout(tensor: Any) -> str:
     if isinstance(tensor, numpy.ndarray):
         return f"{tensor.dtype} {tensor.shape}"
     layout = "" if tensor.layout is torch.strided else f" {str(tensor.layout).removeprefix('torch.')}"
@@ -166,6 +166,6 @@ def is_same(before: Any, now: Any) -> bool:
 
 def _change(before: Any, now: Any) -> str:
     return " -> ".join(
-        f"a tensor, {_form(value)}" if isinstance(value, torch.Tensor) else one_line(repr(value), 60)
+        f"a tensor, {_layout(value)}" if isinstance(value, torch.Tensor) else one_line(repr(value), 60)
         for value in (before, now)
     )

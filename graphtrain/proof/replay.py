@@ -83,11 +83,11 @@ def _clearing_slots(compiled: CompiledGraph, transitions: Sequence[Transition]) 
     if clock is None:
         return transitions
     fetching, slots = clock.node, compiled.program.slots
-    fetch, others = transitions[fetching.index], slots.keys() - {*fetching.plan_node.writes}
+    fetch, other_slots = transitions[fetching.index], slots.keys() - {*fetching.plan_node.writes}
 
     def fetch_and_clear() -> int:
         position = fetch()
-        for path in others - compiled.alive(position):
+        for path in other_slots - compiled.alive(position):
             slots[path] = None
         return position
 

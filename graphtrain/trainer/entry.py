@@ -26,7 +26,7 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
     was_over = run.has_begun or _begin(run, options, holder)
     compiled, loop = session.compiled, session.loop
     if loop.ended:  # its end may have been moved since
-        loop.position, loop.ended = compiled.leave_again(loop.position)
+        loop.position, loop.ended = compiled.reevaluate_end(loop.position)
     if not (run.is_noted or (was_over and loop.ended)):
         checkpoint, environment, setup = run.resumed_from, session.environment, session.setup
         is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
@@ -115,14 +115,16 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     restored = restore(checkpoint, session, options)
     is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
-    is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.loop.position)[1]
+    is_over = is_newest and session.loop.ended and session.compiled.reevaluate_end(session.loop.position)[1]
     lines, run.changes = _report(run, checkpoint, restored)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.resume not in ("auto", "never") and files is not None:
         where += f" from {checkpoint.path.name}"
-    place, again = session.compiled.run_clock.describe(), repeated(session.trained, status) if is_ours else ""
+    place = session.compiled.run_clock.describe()
+    repetition = repeated(session.trained, status) if is_ours else ""
     ended = "the run was finished before, so nothing is run" * is_over
-    run.notices("; ".join(filter(None, [f"resumed {where}: {place or f'at `{run.position}`'}", again, *lines, ended])))
+    resumed = f"resumed {where}: {place or f'at `{run.position}`'}"
+    run.notices("; ".join(filter(None, [resumed, repetition, *lines, ended])))
     if files is not None:
         run.cut_back_to(checkpoint)
     is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
@@ -145,10 +147,11 @@ def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[l
     if files is not None:
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
-    lost, others, by_a_person = [*manifest.unknown, *restored.lost], restored.changes, environment.changes(manifest)
+    lost = [*manifest.unknown, *restored.lost]
+    changed_parts, by_a_person = restored.changes, environment.changes(manifest)
     if by_a_person or restored.decided:  # so somebody has changed `setup`
-        others = [*others, *(f"{path} as set up" for path in different)]
+        changed_parts = [*changed_parts, *(f"{path} as set up" for path in different)]
     else:
         lost += unexplained(different)
-    lines = [environment.compared(manifest, others, lost), restored.sampled if not lost else ""]
+    lines = [environment.compared(manifest, changed_parts, lost), restored.sampled if not lost else ""]
     return lines, (*restored.changes, *by_a_person)

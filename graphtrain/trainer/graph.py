@@ -190,9 +190,9 @@ def fit(
         "early_stop": {"patience": early_stop},
     }
     edits = {node: {name: value for name, value in edits[node].items() if value is not None} for node in edits}
-    further = [overlays] if isinstance(overlays, str | Path) else [*overlays]
-    further += ["fp16"] * (precision == "16-mixed") + [name for name in ("ema", "early_stop") if edits[name]]
-    graph = Graph.load("fit").overlay(*dict.fromkeys(further))
+    names = [overlays] if isinstance(overlays, str | Path) else [*overlays]
+    names += ["fp16"] * (precision == "16-mixed") + [name for name in ("ema", "early_stop") if edits[name]]
+    graph = Graph.load("fit").overlay(*dict.fromkeys(names))
     for node in filter(edits.get, edits):
         graph = graph.set(node, **edits[node])
     return graph

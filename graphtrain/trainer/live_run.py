@@ -129,8 +129,8 @@ class LiveRun:
         if self._loggers is None:
             return
         hyper_parameters = {**self.arguments, "seed": session.seed}
-        for of, own in session.hyper_parameters.values.items():
-            hyper_parameters |= {f"{of}.{name}": value for name, value in own.items()}
+        for of, values in session.hyper_parameters.values.items():
+            hyper_parameters |= {f"{of}.{name}": value for name, value in values.items()}
         for node in session.compiled.program.nodes:
             values = {name: value for name, value in node.parameters.items() if value is not None}
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
@@ -192,8 +192,10 @@ class LiveRun:
             return True
         if not self.writer.save(policy, values or {}, is_asked=is_asked):
             if self.session.loop.ended:
-                what = f"the end of the run is not a save point ({self.writer.refusal})"
-                raise SaveFailedError(what, self.writer.way_out or "overwrite what cannot be saved before it is read")
+                raise SaveFailedError(
+                    f"the end of the run is not a save point ({self.writer.refusal})",
+                    self.writer.way_out or "overwrite what cannot be saved before it is read",
+                )
             return False
         if self._loggers is not None:
             self._loggers.call("flush")

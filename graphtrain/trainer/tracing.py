@@ -48,7 +48,7 @@ class Explanation:
         """All of it but the moment, such as ``accumulate -> decide  reached=False (accumulate.count=1)``."""
         words = [f"{self.node} -> {self.next} "] if self.node else []
         for name, value, reads in self.guards:
-            values = " ".join(dict.fromkeys(f"{read}={_shown(found)}" for read, found in reads))
+            values = " ".join(dict.fromkeys(f"{name_read}={_shown(value_read)}" for name_read, value_read in reads))
             words.append(f"{name}={_shown(value)}" + (f" ({values})" if values else ""))
         return one_line(" ".join([*words, self.note]).rstrip())
 

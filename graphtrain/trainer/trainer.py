@@ -332,8 +332,8 @@ class Trainer(RunView):
             return None
         with self._running(ResumeOptions()):
             while not self._run.save(SavePolicy("sync")):
-                what = f"`{self.position}` is not a save point ({self._run.writer.refusal})"
-                self._run.notices.once(f"{what}; training on to the next one")
+                reason = f"`{self.position}` is not a save point ({self._run.writer.refusal})"
+                self._run.notices.once(f"{reason}; training on to the next one")
                 self._one_transition()
         return self._run.files.latest.path if self._run.files.latest is not None else None
 

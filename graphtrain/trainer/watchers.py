@@ -54,9 +54,9 @@ class Observer:
         seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
         steps, epochs, batch = map(run_clock.count, ("steps", "epochs", "epoch_batches"))
         # Until the first end, at the average pace since the run was started or continued.
-        here, before = elapsed - self._started, self._shares_at_start
+        trained, before = elapsed - self._started, self._shares_at_start
         moved = [(share, share - before[term]) for term, share in shares.items() if share > before.get(term, share)]
-        left = [here * (1 - share) / made for share, made in moved]
+        left = [trained * (1 - share) / gain for share, gain in moved]
         name, fetched, batches = run_clock.evaluation(session.loop.position) or (None, None, None)
         return Snapshot(
             state=state,
@@ -79,7 +79,7 @@ class Observer:
             metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
-            seconds_left=min(left, default=None) if here >= _SAMPLE_SECONDS else None,
+            seconds_left=min(left, default=None) if trained >= _SAMPLE_SECONDS else None,
             memory_bytes=_memory_bytes(session.device),
             device=str(session.device),
             seconds=seconds,
@@ -199,8 +199,8 @@ class Monitors:
             if name is None or name in recorder.latest:
                 continue
             if name.rpartition("/")[0] in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
-                what = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
-                raise UnknownMetricError(what, suggestion(name, recorder.metrics_in(recorder.latest)))
+                message = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
+                raise UnknownMetricError(message, suggestion(name, recorder.metrics_in(recorder.latest)))
 
     def _may_record(self, node: ProgramNode) -> bool:
         """True for a node that records rows and has not run; no row is needed after one that ends the graph."""
