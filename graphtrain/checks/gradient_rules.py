@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from graphtrain.graph.elements import Severity
 
-# "clean": there are none. "raw": as backward passes have summed them. "exchanged", "scaled": summed over ranks, divided
-# by the scale of the loss. "final": clipped or changed, so that none may be added. "used": by a step. With several ranks
-# also "scaled apart" and "final apart": each rank has done so with its own part.
+# "clean": there are none. "raw": the sum of backward passes. "exchanged": summed over ranks. "scaled": divided by the
+# scale of the loss. "final": clipped or changed, so that none may be added. "used": by a step. With several ranks also
+# "scaled apart" and "final apart": each rank has done so with its own part.
 State = str
 # Gradients that exist, and that no step has used.
 UNUSED: tuple[State, ...] = ("raw", "exchanged", "scaled", "final", "scaled apart", "final apart")
@@ -51,8 +51,8 @@ use        used           used               used                used           
 step       used G702      used G702          used G702           used            used         used
 zero_grad  clean G404     clean G404         clean G404          clean G404      clean G404   clean G404
 """
-# Gradients are divided once by the scale of a loss, or by the count of a sum. `owe`: a backward pass after which they have
-# to be divided; `add`: another pass of the same window; `mix`: a pass whose gradients must not be divided.
+# Gradients are divided once by the scale of a loss, or by the count of a sum. `owe`: a backward pass after which they
+# have to be divided; `add`: another pass of the same window; `mix`: a pass whose gradients must not be divided.
 _TABLE_OF_DIVISORS = """
            clean  plain  owing      mixed       divided
 owe        owing  owing  owing      mixed       owing G414

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -36,6 +38,31 @@ from graphtrain.trainer.serving import drive, end
 from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
+
+# Arguments that are not resources -> what they may be, besides None.
+_EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "seed": ("an integer from 0 to 2**63 - 1", lambda value: isinstance(value, Integral) and 0 <= value < 2**63),
+    "run_dir": ("a path", lambda value: isinstance(value, str | PathLike)),
+    "loggers": ("a list of functions", lambda value: isinstance(value, list) and all(map(callable, value))),
+    "display": ('"auto", None or a Display', lambda value: value == "auto" or isinstance(value, Display)),
+    "notify": ("a function", callable),
+    "about": (
+        'a mapping; its "arguments", too',
+        lambda value: isinstance(value, Mapping) and isinstance(value.get("arguments", {}), Mapping),
+    ),
+    "resume": ("a path", lambda value: isinstance(value, str | PathLike)),
+    "before": ("the path of a node", lambda value: isinstance(value, str)),
+    "trace": ("a function", callable),
+    "n": ("an integer of at least 0", lambda value: isinstance(value, Integral) and value >= 0),
+}
+
+
+def _check_types(**arguments: Any) -> None:
+    """Raise a `UsageError` for the first of these arguments that has a wrong type or value."""
+    for name, value in arguments.items():
+        expected, fits = _EXPECTED[name]
+        if value is not None and not fits(value):
+            raise UsageError(f"{name}: expected {expected}; got {value!r}")
 
 
 @final
@@ -117,8 +144,8 @@ class Trainer(RunView):
         named |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
         resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
         graph = Graph.of(checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys()))
-        if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
-            raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
+        loggers = list(loggers) if isinstance(loggers, Iterable) else loggers
+        _check_types(seed=seed, run_dir=run_dir, loggers=loggers, display=display, notify=notify, about=about)
         about = dict(about or {})
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
@@ -148,7 +175,7 @@ class Trainer(RunView):
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
         unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
-        for line in [*program.absent, *unread, *program.timed()]:
+        for line in [*program.absent, *unread, *program.foreign_schedulers(), *program.timed()]:
             self._session.notices.once(line)
 
     def run(
@@ -191,6 +218,7 @@ class Trainer(RunView):
                 a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
+        _check_types(resume=resume, before=before, trace=trace)
         run = self._run
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         stopped_at: set[int] = set()  # the position of the run, until the node there runs
@@ -235,6 +263,7 @@ class Trainer(RunView):
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
+        _check_types(n=n)
         with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
             if self._session.loop.ended:
                 raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
