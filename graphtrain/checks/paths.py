@@ -92,14 +92,14 @@ def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
         fault = STEP_WITHIN
     words = {"node": node.path, "divisor": "", **harm.words, "optimizer": f"`{optimizer}`"}
     words["step"] = effects["step"].path if "step" in effects else "step"
-    way = exploration.way(harm.visit)
+    visited = exploration.path_to(harm.visit)
 
     def acts(node: ProgramNode) -> bool:
         actions = node.plan_node.actions
         return "eval" in node.kind.does if not optimizer else any(optimizer in each.optimizers for each in actions)
 
-    before = [number for number, each in enumerate(way[:-1]) if acts(each)]
-    path = _names(way[before[-1] :] if before else way)
+    before = [number for number, each in enumerate(visited[:-1]) if acts(each)]
+    path = _names(visited[before[-1] :] if before else visited)
     return node.scope.problem(
         fault.code,
         f"nodes.{node.node.name}",
@@ -130,5 +130,5 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
             f"{reads} `{slot}`, which nothing has written {on}: it is written by {writing}",
             f"route every path through {writing} first, or {move}",
             severity="error" if is_certain else "warning",
-            path=_names(exploration.way(visit)),
+            path=_names(exploration.path_to(visit)),
         )

@@ -87,7 +87,7 @@ def _derived_from(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -
 
 def _first(refs: Iterable[Ref], writers: Mapping[str, str]) -> str | None:
     """The first read value that differs."""
-    named = (str(leaf) for ref in refs for leaf in ref.leaves() if leaf.kind != "resource")
+    named = (str(part) for ref in refs for part in ref.simple() if part.kind != "resource")
     return next((name for name in named if name in writers), None)
 
 
@@ -121,8 +121,8 @@ def _windows(plan: Plan) -> Iterator[Problem]:
     for plan_node in plan.nodes:
         if not any(action.effect == "backward" for action in plan_node.actions):
             continue
-        for read, target in plan_node.reads:
-            for part in dict.fromkeys((target, *target.leaves())):
+        for read, ref in plan_node.reads:
+            for part in dict.fromkeys((ref, *ref.simple())):
                 if (sized := _sized_by(plan, part)) is not None:
                     owner, counter = sized
                     size = f"{owner.path.removeprefix(plan_node.scope.path)}.{counter.window}"

@@ -198,7 +198,7 @@ def _divisors(plan: Plan, acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Ef
     done = {node.path: {action.effect for action in node.actions} for node in acting}
     divides = "divide" in set[str]().union(*done.values())
     read = {
-        node.path: {leaf for _, ref in (*node.setup_reads, *node.visit_reads) for leaf in ref.leaves()}
+        node.path: {part for _, ref in (*node.setup_reads, *node.visit_reads) for part in ref.simple()}
         for node in acting
     }
     for node in acting:

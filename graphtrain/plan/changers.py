@@ -18,9 +18,9 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
             names |= _changers_of(plan, scope, Ref("field", f"{scope.path}{part.node}", part.field))
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
-            for leaf in scope.resolve(part.name).leaves():
-                if leaf.kind == "field":  # passed in by the enclosing graph
-                    names |= _changers_of(plan, scope, leaf)
+            for ref in scope.resolve(part.name).simple():
+                if ref.kind == "field":  # passed in by the enclosing graph
+                    names |= _changers_of(plan, scope, ref)
     return names
 
 

@@ -40,7 +40,7 @@ class PlanNode:
         kills: the slots, by path, that are cleared by a visit.
         optimizers: the meaning of its slot `optimizer`: names of resources (or paths of slots).
         actions: its effects on gradients, in order.
-        exits: its edges in order of priority.
+        edges: its edges in order of priority.
         body: the names in the graph inside it.
         visit_reads: the reads of a visit: the slots of the kind, the expressions of parameters, and the sizes, as
             expressions, of windows that its backward pass may open.
@@ -56,7 +56,7 @@ class PlanNode:
         kind, body = scope.kinds[node.name], scope.bodies.get(node.name)
         assert kind is not None, "checked before"
         self.scope, self.node, self.kind, self.body = scope, node, kind, body
-        self.path, self.exits = f"{scope.path}{node.name}", list[Exit]()
+        self.path, self.edges = f"{scope.path}{node.name}", list[PlanEdge]()
         self.parameters: Mapping[str, Any] = MappingProxyType(
             {
                 name: parameter.coerce(node.parameters[name]) if name in node.parameters else parameter.default
@@ -123,7 +123,7 @@ class PlanAction:
 
 
 @dataclass(frozen=True, eq=False)
-class Exit:
+class PlanEdge:
     """An edge of a node.
 
     Attributes:
@@ -164,7 +164,7 @@ class Plan:
             for edge in scope.graph.edges[plan_node.node.name]:
                 target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
                 guard = None if edge.when is None else scope.guards[edge.when]
-                plan_node.exits.append(Exit(target, edge.when, guard))
+                plan_node.edges.append(PlanEdge(target, edge.when, guard))
         self._add_opened()
 
     def _add_opened(self) -> None:
@@ -209,12 +209,12 @@ class Plan:
             for each in nodes:
                 refs += each.expressions.values()
                 refs += [scope.resolve(text) for name, text in each.node.reads.items() if name not in each.expressions]
-        return frozenset({(leaf.path, leaf.name) for ref in refs for leaf in ref.leaves() if leaf.kind == "field"})
+        return frozenset({(part.path, part.name) for ref in refs for part in ref.simple() if part.kind == "field"})
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:
     """The optimizers that a slot of a node holds: names of resources, or paths where a node writes one."""
-    return tuple(dict.fromkeys(map(str, scope.read_by(node, slot).leaves())))
+    return tuple(dict.fromkeys(map(str, scope.read_by(node, slot).simple())))
 
 
 def _forgotten(scope: Scope) -> frozenset[str]:

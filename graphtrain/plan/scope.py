@@ -62,12 +62,12 @@ class Ref:
         assert self.scope is not None, "it is an expression"
         return expand(self.scope.parse(self.text), self.scope.guards)
 
-    def leaves(self) -> Iterator[Ref]:
+    def simple(self) -> Iterator[Ref]:
         """The reference itself; or the slots, fields and resources in a list or an expression, at any depth."""
         if self.kind not in ("list", "expression"):
             yield self
         for inner in self.parts if self.scope is None else self.scope.read_in(self.expression):
-            yield from inner.leaves()
+            yield from inner.simple()
 
     def __str__(self) -> str:
         return ".".join(filter(None, (self.path, self.name)))
@@ -75,12 +75,12 @@ class Ref:
 
 def slots_of(refs: Iterable[Ref]) -> list[str]:
     """The paths of the slots among some references."""
-    return [leaf.path for ref in refs for leaf in ref.leaves() if leaf.kind == "slot"]
+    return [part.path for ref in refs for part in ref.simple() if part.kind == "slot"]
 
 
 def resources_of(refs: Iterable[Ref]) -> list[str]:
     """The names of the resources among some references."""
-    return [leaf.name for ref in refs for leaf in ref.leaves() if leaf.kind == "resource"]
+    return [part.name for ref in refs for part in ref.simple() if part.kind == "resource"]
 
 
 @dataclass(frozen=True, eq=False)

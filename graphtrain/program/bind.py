@@ -255,7 +255,7 @@ class Program:
 
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
-        return [None if way.target is None else self.by_path[way.target.path] for way in node.plan_node.exits]
+        return [None if edge.target is None else self.by_path[edge.target.path] for edge in node.plan_node.edges]
 
     # ---- reports
 
@@ -348,7 +348,7 @@ class Program:
 
     def _is_timed(self, ref: Ref) -> bool:
         """True for what reads a field that no digest has, such as seconds."""
-        leaves = [leaf for leaf in ref.leaves() if leaf.kind == "field" and leaf.path in self.by_path]
-        read = [(self.by_path[leaf.path].kind, leaf.name) for leaf in leaves]
-        fields = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]
-        return bool([field for field in fields if not field.in_digest])
+        fields = [part for part in ref.simple() if part.kind == "field" and part.path in self.by_path]
+        read = [(self.by_path[part.path].kind, part.name) for part in fields]
+        declared = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]
+        return not all(field.in_digest for field in declared)

@@ -216,9 +216,9 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
             continue
         reads = node.plan_node.setup_reads
         is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
-        for leaf in (leaf for _, ref in reads for leaf in ref.leaves()):
-            is_same &= leaf.kind == "resource"  # a slot would be read in the other program
-            is_same &= program.resources.get(leaf.name) is former.resources.get(leaf.name)
+        for part in (part for _, ref in reads for part in ref.simple()):
+            is_same &= part.kind == "resource"  # a slot would be read in the other program
+            is_same &= program.resources.get(part.name) is former.resources.get(part.name)
         if is_same:
             node.instance = old.instance
             node.fields = node.arguments = vars(old.instance)

@@ -37,15 +37,15 @@ def exchanging_within(
         visit_of: makes the visit of a node, without its trigger.
         act: the call of the node. It is returned if its windows are not known to end with it.
     """
-    way = _way(program, node)
-    if way is None:
+    window_end = _window_end(program, node)
+    if window_end is None:
         return act
-    counter, field, exchange_node = way
+    counter, field, exchange_node = window_end
     fields, count, agreement, amount = counter.fields, field.name, rank_visits.agreement, rank_visits.amount(node)
     begin, exchange = exchange_node.instance.begin, visit_of(exchange_node)
     choices = [
         (cells.compiled(node.scope, edge.guard) if edge.guard is not None else None, target)
-        for edge, target in zip(counter.plan_node.exits, program.targets(counter), strict=True)
+        for edge, target in zip(counter.plan_node.edges, program.targets(counter), strict=True)
     ]
 
     def is_last() -> bool:
@@ -70,7 +70,7 @@ def exchanging_within(
     return act_and_exchange
 
 
-def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, ProgramNode] | None:
+def _window_end(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, ProgramNode] | None:
     """The counter behind a backward pass, its field, and the node that exchanges; None in a graph of another form."""
     # With several, ranks that have taken different edges could begin sums of different gradients.
     is_alone = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)] == [node]
@@ -89,7 +89,7 @@ def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, Progr
     # What the visits of the two nodes may change in a guard, apart from what is known.
     known = {(counter.node.name, name) for name in (field.name, field.window, field.full)}
     names, scope = {node.node.name, counter.node.name}, node.scope
-    for guard in (edge.guard for edge in counter.plan_node.exits if edge.guard is not None):
+    for guard in (edge.guard for edge in counter.plan_node.edges if edge.guard is not None):
         for part in walk(guard):
             is_read = isinstance(part, Name) or (isinstance(part, FieldOf) and (part.node, part.field) not in known)
             if is_read and not names.isdisjoint(changers(program.plan, scope, part)):

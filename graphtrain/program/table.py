@@ -44,7 +44,7 @@ class Compiler:
         self._slots = program.slots
         self._ended, self._watch = ended, watch
         numbers = itertools.count()
-        self.counters = [[next(numbers) for _ in node.plan_node.exits] for node in program.nodes]
+        self.counters = [[next(numbers) for _ in node.plan_node.edges] for node in program.nodes]
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
         self.due_counters = {index: next(numbers) for index in due}
         self.counts = [0] * next(numbers)
@@ -166,7 +166,7 @@ class Compiler:
         runs: dict[str, list[int]] = {}
         for node in nodes:
             counters, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
-            if len(self._way(node)) == 1:  # else those that arrive are counted
+            if len(self._passed_over(node)) == 1:  # else those that arrive are counted
                 edges |= {key: [counter] for key, counter in zip(keys[node.index], counters, strict=True)}
                 arrivals += zip(self._program.targets(node), [[counter] for counter in counters], strict=True)
             if not node.bypassed:
@@ -174,20 +174,20 @@ class Compiler:
                 if node.body is not None:
                     arrivals.append((self._program.start_of(node.body), runs[node.path]))
             for target, summands in arrivals:
-                for passed in self._way(target)[:-1] if target is not None else ():
+                for passed in self._passed_over(target)[:-1] if target is not None else ():
                     edges[keys[passed.index][0]] += summands
         return {"nodes": runs, "edges": edges}
 
     def position(self, node: ProgramNode) -> int:
         """The position of a node, or of the next one if it is bypassed and has a single edge."""
-        return self._way(node)[-1].index
+        return self._passed_over(node)[-1].index
 
-    def _way(self, node: ProgramNode) -> list[ProgramNode]:
+    def _passed_over(self, node: ProgramNode) -> list[ProgramNode]:
         """A node, and those up to the next that has work: bypassed ones with a single edge are passed over."""
-        way = [node]
-        while way[-1].bypassed and (target := self._only_targets[way[-1].index]) is not None and target not in way:
-            way.append(target)
-        return way
+        passed = [node]
+        while passed[-1].bypassed and (target := self._only_targets[passed[-1].index]) and target not in passed:
+            passed.append(target)
+        return passed
 
     def _exit(self, node: ProgramNode) -> Transition:
         """The choice of the exit edge: the first whose guard holds."""
@@ -198,9 +198,9 @@ class Compiler:
             return own_position
 
         choices: list[tuple[Callable[[], Any], int, int, Transition | None]] = []
-        ways = zip(node.plan_node.exits, self.counters[node.index], self._program.targets(node), strict=True)
-        for way, number, target in ways:
-            holds = never if way.guard is None else self.cells.compiled(node.scope, way.guard)
+        edges = zip(node.plan_node.edges, self.counters[node.index], self._program.targets(node), strict=True)
+        for edge, number, target in edges:
+            holds = never if edge.guard is None else self.cells.compiled(node.scope, edge.guard)
             if target is not None:
                 choices.append((holds, number, self.position(target), None))
             else:
@@ -243,11 +243,11 @@ class Compiler:
         Raises:
             GuardError: a guard raises.
         """
-        for way, target in zip(node.plan_node.exits, self._program.targets(node), strict=True):
+        for edge, target in zip(node.plan_node.edges, self._program.targets(node), strict=True):
             try:
-                if way.guard is None or self.cells.compiled(node.scope, way.guard)():
+                if edge.guard is None or self.cells.compiled(node.scope, edge.guard)():
                     return target
             except Exception as error:
-                name = way.when or ""
+                name = edge.when or ""
                 raise GuardError(node.path, name, node.scope.graph.guards[name], error) from error
         raise AssertionError("the last edge is always taken")

@@ -41,7 +41,7 @@ from graphtrain.trainer.view import RunView
 
 # Arguments that are not resources -> what they may be, besides None.
 _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "seed": ("an integer from 0 to 2**63 - 1", lambda value: isinstance(value, Integral) and 0 <= value < 2**63),
+    "seed": ("an integer from 0 to 2**63 - 1", lambda value: isinstance(value, Integral) and 0 <= int(value) < 2**63),
     "run_dir": ("a path", lambda value: isinstance(value, str | PathLike)),
     "loggers": ("a list of functions", lambda value: isinstance(value, list) and all(map(callable, value))),
     "display": ('"auto", None or a Display', lambda value: value == "auto" or isinstance(value, Display)),
@@ -53,7 +53,7 @@ _EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "resume": ("a path", lambda value: isinstance(value, str | PathLike)),
     "before": ("the path of a node", lambda value: isinstance(value, str)),
     "trace": ("a function", callable),
-    "n": ("an integer of at least 0", lambda value: isinstance(value, Integral) and value >= 0),
+    "n": ("an integer of at least 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
 }
 
 
