@@ -77,23 +77,22 @@ class Trainer(RunView):
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
-        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: that of the run that
-            is resumed, else what torch was seeded with, else 0; then only those generators are seeded that nobody has
-            seeded. With several ranks it is that of rank 0.
+        seed: the seed of Python, NumPy and torch when the run begins, of data and of evaluation. Default: that of the
+            resumed run, else that of `torch.manual_seed`, else 0, and then generators that were seeded before are left
+            as they are. With several ranks the seed of rank 0 counts.
         device: where the model and the batches go. Default: CUDA if available, else the CPU; with several ranks, the
             CUDA device with the number of the local rank.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
-        loggers: called with every row of metrics: ``logger(metrics, step)``; with several ranks, on rank 0, as
-            are `display` and `notify`.
+        loggers: a list of functions that are called with every row of metrics: ``logger(metrics, step)``. With several
+            ranks only rank 0 calls `loggers`, `display` and `notify`.
         display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
-        notify: called with each message to be read, one line each. Default: prints to standard error.
-        about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
+        notify: called with each message, one line. Default: prints to standard error.
+        about: plain data saved in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
-            by the slot names of the graph. A model's own `training_step` and `validation_step` are used where none is
-            given.
+            by the slot names of the graph. Default for the step functions: those of the model, if it has them.
 
     Raises:
         GraphError: the graph has problems, a resource that it reads is missing, or it does not read one that was
@@ -221,7 +220,7 @@ class Trainer(RunView):
         _check_types(resume=resume, before=before, trace=trace)
         run = self._run
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
-        stopped_at: set[int] = set()  # the position of the run, until the node there runs
+        stopped_at: set[int] = set()  # the position at which the run stopped, until the node there runs
 
         def transitions() -> list[Transition]:
             compiled, loop = run.session.compiled, run.session.loop
@@ -266,7 +265,7 @@ class Trainer(RunView):
         _check_types(n=n)
         with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
             if self._session.loop.ended:
-                raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
+                raise LifeCycleError("the run is finished", "raise the amount that ends it, such as finish.after")
             for _ in range(n):
                 if not self._session.loop.ended:
                     self._one_transition()
@@ -280,7 +279,7 @@ class Trainer(RunView):
         drive(run, table.copy)
 
     def run_to(self, place: Callable[[Session], list[Transition]], resume: str | Path = "auto") -> Outcome:
-        """Replay a past run with the transitions that `place` returns, once it is resumed; `resume` is as in `run`."""
+        """Replay a past run with the transitions that `place` returns once it is resumed. `resume`: as for `run`."""
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True)):
             if self._session.loop.ended:
@@ -355,7 +354,7 @@ class Trainer(RunView):
             CheckpointError: it cannot be written.
         """
         if self._run.files is None:
-            raise UsageError("there is nowhere to save", "give the Trainer a run_dir")
+            raise UsageError("save: the trainer has no run directory", "pass run_dir=... to Trainer")
         if self._session.loop.inside:
             self._run.requests.ask("save")
             return None
@@ -370,7 +369,7 @@ class Trainer(RunView):
 
     @contextmanager
     def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:
-        """Inside this block the run is running, which is shown if there is a limit; the first time, it begins."""
+        """A block in which the run is running; the first time, it begins. Without a limit no display shows it."""
         run = self._run
         run.require_idle()
         run.trigger("start")
@@ -388,7 +387,7 @@ class Trainer(RunView):
                     raise
                 finally:
                     run.ended(failure)
-                    # Workers keep running between single transitions: starting them takes longer than a transition.
+                    # Workers keep running between single transitions: starting them takes longer than one.
                     if limit is not None or run.session.loop.ended or run.state == "failed":
                         run.session.compiled.release()
         except BaseException as error:
@@ -398,7 +397,7 @@ class Trainer(RunView):
             raise
 
     def _note_failure(self, error: BaseException) -> None:
-        """Add where the run resumes to an error, and write both into the status."""
+        """Add to an error the checkpoint that the run resumes from, and write both into the status."""
         run = self._run
         is_interrupt = not isinstance(error, Exception)
         run.error = "" if is_interrupt else error_line(error)

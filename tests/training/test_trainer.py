@@ -119,7 +119,7 @@ def test_a_model_that_would_train_in_evaluation_mode_is_reported() -> None:
     assert not [line for line in said if "evaluation mode" in line], "the evaluation puts it back"
     trainer.resources["model"].eval()
     trainer.run()
-    assert [line for line in said if "`model` is in evaluation mode and is trained so" in line]
+    assert [line for line in said if "`model` trains in evaluation mode: " in line]
 
 
 @pytest.mark.parametrize("is_copy", [False, True], ids=["of another type", "of a copy"])
@@ -187,7 +187,7 @@ def test_without_a_run_directory_nothing_is_written(tmp_path: Path, monkeypatch:
     trainer = tiny()
     trainer.run()
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UsageError, match="nowhere to save"):
+    with pytest.raises(UsageError, match="save: the trainer has no run directory"):
         trainer.save()
 
 
