@@ -93,7 +93,7 @@ CHECKED: list[tuple[str, Edit, str]] = [
     ("G116 clock.x", lambda g: g.clock("x", "step.stps"), "`step` has no field `stps` … did you mean `steps`?"),
     ("G116 clock.x", lambda g: g.clock("x", "steps"), 'expected "node.field", got "steps"'),
     ("G116 clock.x", lambda g: g.clock("x", "next_batch.last"), "`next_batch.last` is not a number"),
-    ("G116 clock.x", lambda g: g.clock("x", "train_batch.counted"), "is cleared with the gradients … progress(0)"),
+    ("G116 clock.x", lambda g: g.clock("x", "train_batch.window_count"), "is cleared with the gradients … progress(0)"),
     ("G201 guards.log_due", lambda g: g.guard("log_due", "log.due and"), "not an expression"),
     ("G201 guards.log_due", lambda g: g.guard("log_due", "open('x')"), "unknown function `open`"),
     ("G202 guards.log_due", lambda g: g.guard("log_due", "log_deu"), "unknown name `log_deu` … `log_due`"),
