@@ -199,8 +199,12 @@ class Monitors:
             if name is None or name in recorder.latest:
                 continue
             if name.rpartition("/")[0] in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
-                what = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
-                raise UnknownMetricError(what, suggestion(name, recorder.metrics_in(recorder.latest)))
+                message = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
+                group, recorded = name.rpartition("/")[0], recorder.metrics_in(recorder.latest)
+                hint = suggestion(name, recorded)
+                if group and not any(metric.startswith(f"{group}/") for metric in recorded):
+                    hint = f"an evaluation records `{group}/...`: supply its data, such as `{group}_data`"
+                raise UnknownMetricError(message, hint)
 
     def _may_record(self, node: ProgramNode) -> bool:
         """True for a node that records rows and has not run; no row is needed after one that ends the graph."""
