@@ -37,8 +37,7 @@ from typing import Any
 import click
 
 from graphtrain import Graph
-from graphtrain.command import main
-from graphtrain.command.cli import app
+from graphtrain.command.cli import app, main
 from graphtrain.kind import DECLARED
 
 _FENCE = re.compile(r"^```(?P<words>[^\n`]*)\n(?P<text>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
