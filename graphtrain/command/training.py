@@ -188,11 +188,16 @@ def _introduced(trainer: Trainer) -> Iterator[str]:
 
 def _further(graph: Graph, run_dir: Path) -> str:
     """What trains a finished run further; empty for a graph that ends by itself, as an evaluation does."""
+    is_at_its_end = True
     with contextlib.suppress(UsageError):  # a status that cannot be read
-        if ended := ended_by(imported("graphtrain.report.run").Run(run_dir)):
+        run = imported("graphtrain.report.run").Run(run_dir)
+        if ended := ended_by(run):
             return f"; {ended}"
+        is_at_its_end = run.snapshot().is_at_its_end
     kinds = {name: kind_of_node(node) for name, node in graph.nodes.items()}
     ends = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
+    if not is_at_its_end:
+        return f"; it ended by itself, before its {ends}" if ends else ""
     return f"; a later {ends} trains it further" if ends else ""
 
 

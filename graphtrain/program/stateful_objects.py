@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.data.loaders import by_name, is_data
-from graphtrain.data.samplers import held_generators
+from graphtrain.data.samplers import generator_objects
 from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
@@ -91,7 +91,7 @@ class StatefulObjects:
             reached = Reachable({name: value for name, value in roots.items() if name not in by_position}).by_id
             reached_ids = reached.keys() | {id(supplied[name]) for name in read}
             by_position = [name for name in by_position if id(supplied[name]) not in reached_ids]
-        excluded = {id(run), *[id(generator) for name in data for generator in held_generators(roots[name])]}
+        excluded = {id(run), *[id(generator) for name in data for generator in generator_objects(roots[name])]}
         snapshot = StateSnapshot(roots, data, by_position, excluded, left_out)
         entries = snapshot.reachable.by_path.values() if left_out else ()
         places = [place for entry in entries if entry.is_entered for place, *_ in parts_of(entry)]

@@ -37,7 +37,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 
 def other_kinds(difference: Difference) -> list[str]:
     """The paths of nodes that are of another kind now."""
-    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
+    return [change.path.partition(".")[0] for change in difference.changes if change.category == "kind"]
 
 
 @final
