@@ -17,7 +17,14 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
-from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, replay_command, resume_command, without
+from graphtrain.command.options import (
+    OF_THE_END,
+    OF_THE_START,
+    ended_by,
+    replay_command,
+    resume_command,
+    without_options,
+)
 from graphtrain.command.output import aligned, console, error_lines, notify, shown, shown_number, table
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
@@ -242,8 +249,8 @@ def _checkpoints(run: Run) -> Iterator[str]:
     yield from _best(run)
 
 
-def _lines(command: str, what: str) -> list[str]:
-    return [*filter(None, [command, f"    {what}" if command and what else what])]
+def _lines(command: str, effect: str) -> list[str]:
+    return [*filter(None, [command, f"    {effect}" if command and effect else effect])]
 
 
 def next_steps(run: Run) -> Iterator[tuple[str, str]]:
@@ -260,12 +267,12 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
         resume = resume_command(command, run.path, is_reached=str(run.status.get("reason")).startswith("--"))
         if not command:
             yield "", "run the program again, with this run directory"
-        what = "resumes it" if run.newest else "starts it from the beginning: there is no checkpoint"
+        effect = "resumes it" if run.newest else "starts it from the beginning: there is no checkpoint"
         cause = "; remove the cause of the error first" if state == "failed" else ""
-        yield shown(resume, 1000) if command else "", f"{what}{cause}"
+        yield shown(resume, 1000) if command else "", f"{effect}{cause}"
     elif not run.status.get("not_finite"):
-        further = "a later end, such as a larger finish.after, trains it further"
-        yield "", f"nothing; {further if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"
+        longer = "a later end, such as a larger finish.after, trains it further"
+        yield "", f"nothing; {longer if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"
     if state not in ACTIVE and run.status.get("not_finite") and command:
         yield from _search(run, command)
 
@@ -279,7 +286,7 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     free = next(path for number in itertools.count(2) if not (path := Path(f"{run.path}-{number}")).exists())
     fork = ["--fork", str(run.path / finite.name)] if (finite := run.newest_finite) is not None else []
-    kept = without(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
+    kept = without_options(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
     words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
     yield shown(shlex.join(words), 1000), "names the batch with which the loss diverges"
 

@@ -13,7 +13,7 @@ from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
 from graphtrain.report.display import panel
 from graphtrain.report.display.footer import can_be_drawn_on
-from graphtrain.report.numbers import counted
+from graphtrain.report.numbers import count
 from graphtrain.report.snapshot import Display, Snapshot
 
 _SILENCE_SECONDS = 60.0
@@ -69,7 +69,7 @@ class PlainLines(Display):
             step, epoch = int(row.get("step", step)), row.get("epoch", epoch) if epoch is not None else None
         steps = {name: snapshot.metric_steps.get(name, step) for name in snapshot.measured if name in metrics}
         words = [
-            *[f"{one_line(name)} {counted(value)}" for name, value in clocks.items()],
+            *[f"{one_line(name)} {count(value)}" for name, value in clocks.items()],
             *([f"step {step}"] if step is not None else []),
             *([f"epoch {epoch:.2f}"] if epoch is not None else []),
         ]

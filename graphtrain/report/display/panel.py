@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from graphtrain.printable import one_line
-from graphtrain.report.numbers import counted, duration, metric, rate, share, size
+from graphtrain.report.numbers import count, duration, metric, rate, share, size
 from graphtrain.report.snapshot import Snapshot
 
 _GAP = "  "
@@ -54,7 +54,7 @@ def batch(snapshot: Snapshot) -> list[str]:
 
 
 def _of(number: float, whole: float | None) -> str:
-    return f"{counted(number)}/{whole:.0f}" if whole else counted(number)
+    return f"{count(number)}/{whole:.0f}" if whole else count(number)
 
 
 def _epoch_number(snapshot: Snapshot, total: int | None) -> int:
