@@ -150,7 +150,7 @@ class Run(Recorded):
         """What tells runs apart: arguments of `setup`, parameters of the graph, hyper-parameters."""
         parameters = self.status.get("parameters")
         fields = self.manifest.hyper_parameters if self.manifest is not None else {}
-        hyper_parameters = {f"{name}.{key}": value for name, own in fields.items() for key, value in own.items()}
+        hyper_parameters = {f"{name}.{key}": value for name, each in fields.items() for key, value in each.items()}
         return {**self.arguments, **(parameters if isinstance(parameters, Mapping) else {}), **hyper_parameters}
 
     @cached_property

@@ -148,6 +148,6 @@ def _means(of_ranks: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
     means: dict[str, Any] = {}
     for name in of_ranks[0]:
         named = [sums.get(name, {}) for sums in of_ranks]
-        horizons = dict.fromkeys(horizon for sums in named for horizon in sums)
-        means[name] = {each: added(sums.get(each, {}) for sums in named) if rank == 0 else {} for each in horizons}
+        intervals = dict.fromkeys(interval for sums in named for interval in sums)
+        means[name] = {each: added(sums.get(each, {}) for sums in named) if rank == 0 else {} for each in intervals}
     return means
