@@ -25,7 +25,7 @@ from graphtrain.command.options import (
     resume_command,
     without_options,
 )
-from graphtrain.command.output import aligned, console, error_lines, notify, shown, shown_number, table
+from graphtrain.command.output import aligned, console, error_lines, notify, plural, shown, shown_number, table
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
@@ -179,6 +179,7 @@ def _progress(run: Run) -> Iterator[str]:
     yield from (f"  {line}" for line in error_lines(status.get("error") or "") if line)
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
+    yield from (f"  started from {shown(start['checkpoint'])}" for start in run.starts[:1] if start["checkpoint"])
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
     yield from (f"  {line}" for line in _best(run))
     if status.get("digest"):
@@ -222,7 +223,8 @@ def explain(run_dir: Path) -> None:
 
 
 def _start(start: dict[str, Any]) -> str:
-    how = f"resumed from {shown(start['checkpoint'])}" if start["checkpoint"] else "begun"
+    origin = start["checkpoint"]  # a path for a checkpoint of another run
+    how = f"{'resumed' if Path(origin).name == origin else 'started'} from {shown(origin)}" if origin else "started"
     at = _moment(start.get("started_at_unix_seconds"))
     return f"{at}  {how} on {shown(start.get('host'))} by process {shown(start.get('process'))}"
 
@@ -243,7 +245,7 @@ def _checkpoints(run: Run) -> Iterator[str]:
             finite = run.newest_finite
             yield f"newest with finite weights {finite.name}" if finite is not None else "none has finite weights"
         if manifest.returns:
-            yield f"the run went back to a checkpoint {manifest.returns} times"
+            yield f"the run went back to a checkpoint {plural(manifest.returns, 'time')}"
     elif run.newest:
         yield f"newest {shown(run.newest)}, which cannot be read"
     yield from _best(run)

@@ -31,7 +31,7 @@ class Means:
 
     The sums are in double precision and updated one value at a time, in order: their bits do not depend on when they
     are updated. With `only_finite`, what is added with a loss that is not finite is left out, and every `add` waits for
-    the device. `gather` sends the sums of a interval to all ranks, and returns those of each.
+    the device. `gather` sends the sums of an interval to all ranks, and returns those of each.
 
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)

@@ -127,10 +127,11 @@ class Run(Recorded):
 
     @cached_property
     def starts(self) -> list[dict[str, Any]]:
-        """When the run was begun and resumed, oldest first.
+        """When the run was started and resumed, oldest first.
 
-        Each has its time, ``started_at_unix_seconds``; the ``checkpoint`` that it was resumed from or None; and what
-        else it has noted: ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code), ``data``.
+        Each has its time, ``started_at_unix_seconds``; the ``checkpoint`` that it resumed from (a name, or the path of
+        one of another run) or None; ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code)
+        and ``data``.
         """
         return [start for start in read_starts(self.path) if {"run", "checkpoint"} <= start.keys()]
 

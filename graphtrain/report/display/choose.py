@@ -75,7 +75,7 @@ class PlainLines(Display):
         ]
         for at, names in itertools.groupby(steps, steps.__getitem__):  # those of an earlier step are followed by it
             pairs = [f"{name} {value}" for name, value in panel.metrics(snapshot, names)]
-            words += pairs if at == step or at is None else [f"{', '.join(pairs)} (step {at:.0f})"]
+            words += pairs if step is None or at in (None, step) else [f"{', '.join(pairs)} (step {at:.0f})"]
         words += panel.batch(snapshot)
         if snapshot.evaluation is not None and snapshot.state == "running":
             words.append(panel.place(snapshot))
