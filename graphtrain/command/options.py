@@ -47,10 +47,10 @@ run_options = options(
 )
 
 
-def without(words: Sequence[str], options: Collection[str]) -> list[str]:
+def without_options(words: Sequence[str], options: Collection[str]) -> list[str]:
     """The words of a command line without some options, whose names end in ``=`` if they take a value.
 
-    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
+    >>> without_options(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
     ['a.py', '--resume=best']
     """
     kept, remaining = [], iter(words)
@@ -87,7 +87,7 @@ def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> 
     >>> resume_command(words, Path("moved"), is_reached=True)
     'graphtrain run a.py --run-dir moved'
     """
-    kept = without(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
+    kept = without_options(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
     return shlex.join([*kept, "--run-dir", str(run_dir)])
 
 
