@@ -36,6 +36,7 @@ from typing import Any
 
 import click
 
+from docs.site_links import with_generated
 from graphtrain import Graph
 from graphtrain.command import main
 from graphtrain.command.cli import app
@@ -87,9 +88,14 @@ def blocks_of(page: str) -> list[Block]:
     return blocks
 
 
+def read_page(path: Path) -> str:
+    """The text of the page at `path`, with what `make docs` generates in it."""
+    return with_generated(path.read_text(encoding="utf-8"))
+
+
 def read_blocks(path: Path) -> list[Block]:
     """Every fenced block of the page at `path`."""
-    return blocks_of(path.read_text(encoding="utf-8"))
+    return blocks_of(read_page(path))
 
 
 def commands_of(block: Block) -> list[Command]:

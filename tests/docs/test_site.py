@@ -12,7 +12,7 @@ import pytest
 from docs import site_docstrings, site_gallery, site_links
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
-from tests.docs.execution import blocks_of, texts_of
+from tests.docs.execution import blocks_of, read_page, texts_of
 from tests.shipped import KINDS, module_of
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 
 def directives(page: str) -> list[str]:
     """What a page shows the docstrings of."""
-    return re.findall(r"^::: (\S+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(r"^::: (\S+)$", read_page(DOCS / page), re.MULTILINE)
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -38,7 +38,7 @@ def test_the_api_has_every_name_that_is_exported() -> None:
 
 
 def test_the_page_of_kinds_has_each_of_them() -> None:
-    headings = re.findall(r"^### (\w+)\n\n::: (\S+)\.(\w+)$", (DOCS / "kinds.md").read_text("utf-8"), re.MULTILINE)
+    headings = re.findall(r"^### (\w+)\n\n::: (\S+)\.(\w+)$", read_page(DOCS / "kinds.md"), re.MULTILINE)
     assert sorted(name for name, _, _ in headings) == sorted(KINDS)
     for name, module, implementation in headings:
         assert module == module_of(KINDS[name])
@@ -54,7 +54,7 @@ def test_the_examples_in_the_hooks(module: object) -> None:
 
 @pytest.mark.parametrize("path", [*PAGES, *(ROOT / name for name in site_links.PAGES)], ids=lambda path: path.stem)
 def test_no_link_leads_out_of_the_site_and_no_block_is_lost(path: Path) -> None:
-    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+    text, name = read_page(path), str(path.relative_to(ROOT))
     changed = site_links.for_the_site(text, name)
     place = site_links.place_in_site(name)
     outside = [target for target in site_links.targets_of(changed, place) if target.startswith("..")]
