@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
-from graphtrain.data import NOTHING
-from graphtrain.data.batch import move, tensors_held, trace
+from graphtrain.data.batch import NOTHING, move, tensors_held, trace
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of, parts_of
 from graphtrain.data.shares import Share, round_size

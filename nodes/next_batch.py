@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
 
-from graphtrain.data import NOTHING
-from graphtrain.data.batch import NESTS, count_samples, tensors_held
+from graphtrain.data.batch import NESTS, NOTHING, count_samples, tensors_held
 from graphtrain.errors import DataError, UsageError
 from graphtrain.kind import Slot, derived_clock, node, progress
 from graphtrain.kind.parameter import Above, Below

@@ -18,6 +18,8 @@ else:
     content = lazy_import("graphtrain.state.content")
 
 NESTS = frozenset({dict, list, tuple})
+NOTHING = object()
+"""What an iterator of batches yields where there is none."""
 _MOST_TRACED = 64 * 2**10
 
 

@@ -18,7 +18,7 @@ from typing import Any, final
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from graphtrain.data import NOTHING
+from graphtrain.data.batch import NOTHING
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_of
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from graphtrain.data import NOTHING
+from graphtrain.data.batch import NOTHING
 from graphtrain.data.loader import Loader, derived_seed
 from graphtrain.data.samplers import (
     announce_epoch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.data import NOTHING
+from graphtrain.data.batch import NOTHING
 from graphtrain.data.source import Opened, Source, position_unknown
 from graphtrain.errors import DataError
 
