@@ -87,7 +87,7 @@ def parameter_exchanged_in_mid_run() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("was given attributes: age")
+@row("training added attributes to it: age")
 def attribute_of_a_parameter_added_in_mid_run() -> dict[str, Any]:
     def step(model: Any, batch: Any) -> torch.Tensor:
         weight = model[0].weight

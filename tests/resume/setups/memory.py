@@ -310,7 +310,7 @@ class Samples(torch.utils.data.Dataset[Any]):
         return torch.full((3,), sample.number / 50 + sample.hard)
 
 
-@row("train_data holds other values than when it was saved")
+@row("train_data has changed since the checkpoint")
 def many_samples_that_change() -> dict[str, Any]:
     data = Samples()
 

@@ -95,7 +95,7 @@ class Hot(Cold):
     factor = 2.0
 
 
-@row("was given another class or other code")
+@row("has another class or other code now")
 def class_of_an_object_that_is_exchanged() -> dict[str, Any]:
     state = Cold()
 
