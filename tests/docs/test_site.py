@@ -44,7 +44,9 @@ def test_the_page_of_kinds_has_each_of_them() -> None:
         assert implementation in names, name
 
 
-@pytest.mark.parametrize("module", [site_links, site_docstrings, site_gallery, site_set_ups], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [site_links, site_docstrings, site_gallery, site_set_ups], ids=lambda module: module.__name__
+)
 def test_the_examples_in_the_hooks(module: object) -> None:
     tried = doctest.testmod(module)  # type: ignore[arg-type]
     assert tried.attempted > 0 and tried.failed == 0
