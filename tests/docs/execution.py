@@ -125,6 +125,11 @@ def without_code(page: str) -> str:
     return re.sub(r"`[^`\n]*`", "", without_fences(page))
 
 
+def texts_of(svg: Path) -> list[str]:
+    """The texts of a picture, in order: its layout may differ between versions of graphviz."""
+    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8")))
+
+
 class PageError(AssertionError):
     """A page is wrong."""
 

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 import graphtrain
-from docs import site_docstrings, site_links
+from docs import site_docstrings, site_gallery, site_links
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
-from tests.docs.execution import blocks_of, read_page
+from tests.docs.execution import blocks_of, read_page, texts_of
 from tests.shipped import KINDS, module_of
-from tests.training.gallery.page import words_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -45,7 +44,7 @@ def test_the_page_of_kinds_has_each_of_them() -> None:
         assert implementation in names, name
 
 
-@pytest.mark.parametrize("module", [site_links, site_docstrings], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [site_links, site_docstrings, site_gallery], ids=lambda module: module.__name__)
 def test_the_examples_in_the_hooks(module: object) -> None:
     tried = doctest.testmod(module)  # type: ignore[arg-type]
     assert tried.attempted > 0 and tried.failed == 0
@@ -81,4 +80,4 @@ def test_the_picture_of_the_tutorial_is_of_its_graph(tmp_path: Path) -> None:
     fit = Graph.load("fit")
     changed = fit.set("finish", after="20 epochs").set("accumulate", every=4).set("clip", max_norm=1.0)
     drawn = render(fit.diff(changed.insert("average", average, after="step")), tmp_path / "drawn.svg")
-    assert words_of(drawn) == words_of(DOCS / "pictures" / "tutorial.svg")
+    assert texts_of(drawn) == texts_of(DOCS / "pictures" / "tutorial.svg")

@@ -47,7 +47,7 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     assert re.fullmatch(r"r: failed, step 3, epoch 1, batch 4/4, \d+ s ago", told[""][0])
     assert told[""][1:] == ["  it failed in node `train_batch`: OSError: no data (tiny.py:7)"]
     (start,) = told["starts"]
-    assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", start)
+    assert re.fullmatch(rf"{TIME}  started on \S+ by process \d+", start)
     assert told["checkpoints"][0] == "newest 000001-step-2, step 2"
     assert told["next"] == [
         "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",
