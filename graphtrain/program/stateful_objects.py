@@ -16,7 +16,7 @@ from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.changes import changes
+from graphtrain.state.changes import changes_since
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
@@ -211,7 +211,7 @@ class StatefulObjects:
 
     def differs_from(self, saved: Mapping[str, Any]) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
-        now, of = changes(self.snapshot).section if self.snapshot is not None else {}, "reachable"
+        now, of = changes_since(self.snapshot).section if self.snapshot is not None else {}, "reachable"
         changed = [
             path
             for path in sorted(now)
