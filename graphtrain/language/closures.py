@@ -34,10 +34,10 @@ Read = Callable[[], Any]
 
 
 class Cell(NamedTuple):
-    """A place that is read.
+    """A value at run time, as an expression reads it.
 
     Attributes:
-        read: returns its value.
+        read: returns the value.
         values, key: the container that stores it, and its key there; a tuple for a constant, None if it is computed.
     """
 
