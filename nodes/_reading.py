@@ -22,7 +22,7 @@ from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.state.content import content_hash
-from graphtrain.state.generators import RandomAside, same_state
+from graphtrain.state.generators import PreservedRandom, same_state
 
 if TYPE_CHECKING:
     from graphtrain.program.agreement import Agreement
@@ -310,7 +310,7 @@ class Reading:
         number: int = last.get("number", drawn)
         if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
             number = drawn
-        with RandomAside([generator for part in self.parts for generator in drawn_from(part)]):
+        with PreservedRandom([generator for part in self.parts for generator in drawn_from(part)]):
             now = [copy.deepcopy(state.changed(part)) for part in self.parts]
             self.batches = batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
             if number < drawn:

@@ -22,8 +22,8 @@ from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     Scope,
-    made_resources,
     outputs_of,
+    resource_copies,
     resources_of,
     slots_of,
 )
@@ -271,7 +271,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
         ranks, supplied: as for `check_graph`.
     """
     try:
-        made_resources(plan.graph, None if supplied is None else dict.fromkeys(supplied, True))
+        resource_copies(plan.graph, None if supplied is None else dict.fromkeys(supplied, True))
     except UsageError as error:
         yield plan.main.problem("G119", "nodes", error.message, error.hint)
     alone: dict[object, PlanNode] = {}

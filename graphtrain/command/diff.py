@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from graphtrain.command.cli import command, output_option, overlay_option
-from graphtrain.command.output import console, counted, escaped, table
+from graphtrain.command.output import console, escaped, plural, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import pairs
 from graphtrain.graph.difference import SIGNS, Change
@@ -46,7 +46,7 @@ def diff(
     difference = Renaming(pairs(rename, "--rename OLD=NEW"), graph, other).graph(graph).diff(other)
     changes = difference.changes
     rows = [(each.how, each.category, _where(each), *each.values) for each in changes]
-    summary = counted(len(rows), "difference") if rows else "no difference"
+    summary = plural(len(rows), "difference") if rows else "no difference"
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if rows:

@@ -32,11 +32,11 @@ REPORTED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] =
     ),
     "an array of another shape": (
         lambda: Task(x=numpy.zeros(4)), lambda task: setattr(task.x, "shape", (2, 2)),
-        ["task.x cannot be saved: it has another shape or type than it had"],
+        ["task.x cannot be saved: its shape or dtype has changed in place"],
     ),
     "a tensor with attributes": (
         lambda: Task(x=torch.zeros(1)), lambda task: vars(task.x).update(note=1, _dynamo_seen=2, more=3),
-        ["task.x cannot be saved: it was given attributes: note, more"],
+        ["task.x cannot be saved: training added attributes to it: note, more"],
     ),
     "rows of a new tensor": (
         Task, lambda task: (setattr(task, "x", torch.zeros(4)[1:]), setattr(task, "y", task.x._base)),
@@ -45,7 +45,7 @@ REPORTED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], list[str]]] =
     "beyond what is saved, whatever is small": (
         lambda: Task(x=torch.zeros(2**18), y=torch.zeros(2**18), z=torch.zeros(1)),
         lambda task: [tensor.fill_(2.0) for tensor in vars(task).values()],
-        ["task.y cannot be saved: it is beyond 1 MiB", "task.z cannot be saved: it is beyond 1 MiB"],
+        ["task.y cannot be saved: more than 1 MiB", "task.z cannot be saved: more than 1 MiB"],
     ),
 }  # fmt: skip
 
