@@ -20,7 +20,7 @@ from typing import Any
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.cli import app
 from graphtrain.command.failure import FAILED, exit_on_failure
-from graphtrain.command.output import console, counted, ignore, notify, notify_once, print_lines
+from graphtrain.command.output import console, ignore, notify, notify_once, plural, print_lines
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
@@ -102,7 +102,7 @@ def _verified(
             return code
         else:
             different += code
-    spans = counted(len(comparable), "span")
+    spans = plural(len(comparable), "span")
     printed.print(f"{different} of {spans} differ" if different else f"{spans}: bitwise equal", soft_wrap=True)
     return FAILED if different else 0
 
@@ -132,7 +132,7 @@ def _lines(verdict: Verdict, changes: str) -> Iterator[str]:
     if verdict.failure or verdict.is_equal:
         yield f"{segment}: {f'cannot be replayed: {verdict.failure}' if verdict.failure else 'equal'}"
         return
-    yield f"{segment}: {counted(len(verdict.differences), 'field')} differ"
+    yield f"{segment}: {plural(len(verdict.differences), 'field')} differ"
     yield from first_lines(verdict.differences)
     yield from (f"  {note}" for note in verdict.notes)
     if changes:

@@ -259,15 +259,15 @@ class _Generators:
         self._reached = [each.value for each in reached if each.category == "generator"]
         holders = (each.value for each in reached if each.category in ("object", "module"))
         self._attributes = [vars(value) for value in holders if hasattr(value, "__dict__")][:_MOST_WATCHED]
-        self._held: list[Any] = [NOTHING]
+        self._values: list[Any] = [NOTHING]
         self._all: list[AnyGenerator] = []
 
     def all(self) -> list[AnyGenerator]:
         """Those there are now; 0.3 us for each object that may hold one, where none has changed."""
-        held = [value for attributes in self._attributes for value in attributes.values()]
-        if len(held) != len(self._held) or not all(map(operator.is_, held, self._held)):
-            self._held = held
-            distinct = {id(value): value for value in (*self._reached, *held)}.values()
+        values = [value for attributes in self._attributes for value in attributes.values()]
+        if len(values) != len(self._values) or not all(map(operator.is_, values, self._values)):
+            self._values = values
+            distinct = {id(value): value for value in (*self._reached, *values)}.values()
             self._all = [generator_of(value) for value in distinct if category_of(type(value)) == "generator"]
         return self._all
 

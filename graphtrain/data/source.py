@@ -31,7 +31,7 @@ from graphtrain.data.samplers import (
     selection_of,
     set_states,
 )
-from graphtrain.data.shares import Share
+from graphtrain.data.shares import RankBatches
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.content import content_hash
@@ -83,10 +83,10 @@ class Seeds(NamedTuple):
 
     def following(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
         """The same batches of an epoch; each after the first is drawn under a seed of its own: 20 us."""
-        aside = PreservedRandom()
+        preserved = PreservedRandom()
         yield from itertools.islice(batches, 1)
         for number in itertools.count(1):
-            with aside:
+            with preserved:
                 seed_all(derived_seed(self.seed, epoch, number))
                 batch = next(batches, NOTHING)
             if batch is NOTHING:
@@ -217,7 +217,7 @@ class Numbered(Source):
     """A list of batches, or a `Loader`: any batch of any epoch can be reproduced.
 
     Attributes:
-        world_size: above 1, of a `Loader` a `Share` is opened, by which each of several ranks loads its own batches.
+        world_size: the number of ranks; above 1, each loads its own batches of a `Loader`, by a `RankBatches`.
     """
 
     redraws = True
@@ -251,7 +251,7 @@ class Numbered(Source):
         if not isinstance(self.data, Loader):
             return itertools.islice(self._epoch, first, None)
         if self.world_size > 1:
-            return Share(self.data, self._epoch, self.world_size)
+            return RankBatches(self.data, self._epoch, self.world_size)
         return self.data.load(self._epoch, itertools.count(first))
 
 

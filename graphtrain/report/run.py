@@ -127,10 +127,11 @@ class Run(Recorded):
 
     @cached_property
     def starts(self) -> list[dict[str, Any]]:
-        """When the run was begun and resumed, oldest first.
+        """When the run was started and resumed, oldest first.
 
-        Each has its time, ``started_at_unix_seconds``; the ``checkpoint`` that it was resumed from or None; and what
-        else it has noted: ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code), ``data``.
+        Each has its time, ``started_at_unix_seconds``; the ``checkpoint`` that it resumed from (a name, or the path of
+        one of another run) or None; ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code)
+        and ``data``.
         """
         return [start for start in read_starts(self.path) if {"run", "checkpoint"} <= start.keys()]
 
@@ -150,7 +151,7 @@ class Run(Recorded):
         """What tells runs apart: arguments of `setup`, parameters of the graph, hyper-parameters."""
         parameters = self.status.get("parameters")
         fields = self.manifest.hyper_parameters if self.manifest is not None else {}
-        hyper_parameters = {f"{name}.{key}": value for name, own in fields.items() for key, value in own.items()}
+        hyper_parameters = {f"{name}.{key}": value for name, each in fields.items() for key, value in each.items()}
         return {**self.arguments, **(parameters if isinstance(parameters, Mapping) else {}), **hyper_parameters}
 
     @cached_property

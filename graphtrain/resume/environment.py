@@ -34,7 +34,7 @@ class RunEnvironment:
     origin: Mapping[str, Any]  # `code`: file -> hash; the `script`; the git `revision`
     data: Mapping[str, Any]  # name -> fingerprint
     environment: Mapping[str, Any]  # library versions, machine, threads, numeric flags and the seed
-    about: Mapping[str, Any]  # the `command`, the `arguments` of its `setup` and which of them were `given`, ...
+    about: Mapping[str, Any]  # the `command`, the `arguments` of its `setup` and which of them are `explicit`, ...
 
     def changes(self, saved: Manifest) -> list[str]:
         """What the user has changed since a manifest was written, in words: code, arguments, data and the seed."""
@@ -107,7 +107,7 @@ def run_environment(
 
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, after = saved.get("arguments", {}), now.get("arguments", {})
-    names = sorted({*before, *now.get("given", after)})
+    names = sorted({*before, *now.get("explicit", after)})
     pairs = [(name, before.get(name, "default"), after.get(name, "not given")) for name in names]
     return [f"{name} {former} -> {value}" for name, former, value in pairs if before.get(name) != after.get(name)]
 

@@ -23,7 +23,7 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.gradient_windows import counters_of
-from graphtrain.program.rounds import slots_of_rounds
+from graphtrain.program.rounds import batch_slots
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.state.generators import PreservedRandom, capture_random, named_generators, seed_everything
@@ -106,7 +106,7 @@ def resized(
         batches = sum(int(saved[node.path].get("batches", 0)) for node in fetching)
         seed_everything(derived_seed(seed, batches, rank))
         random = {**first["random"], **capture_random()}
-    dependent, slots = slots_of_rounds(compiled.program), states[0]["slots"]
+    dependent, slots = batch_slots(compiled.program), states[0]["slots"]
     own_slots = states[rank]["slots"] if rank in states else {}
     sections = {
         **first,

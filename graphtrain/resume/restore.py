@@ -12,7 +12,7 @@ from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming
-from graphtrain.plan.scope import made_resources
+from graphtrain.plan.scope import resource_copies
 from graphtrain.printable import one_line
 from graphtrain.program import run_state
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
@@ -105,7 +105,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     differences, chosen = _decided(run, checkpoint, options)
 
     # Copies that no node has any more.
-    copies = made_resources(difference.before, compiled.program.resources).keys() & state["resources"].keys()
+    copies = resource_copies(difference.before, compiled.program.resources).keys() & state["resources"].keys()
     # The saved state of a resource of another class is not loaded either.
     as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
     changed = {path: part for path, part in state["reachable"].items() if not is_within(path, copies)}

@@ -14,7 +14,7 @@ from graphtrain.data.state import DataState
 from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.renaming import Renaming
-from graphtrain.plan.scope import made_resources
+from graphtrain.plan.scope import resource_copies
 from graphtrain.printable import Notices
 from graphtrain.program import run_state
 from graphtrain.program.agreement import Agreement
@@ -37,7 +37,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 
 def other_kinds(difference: Difference) -> list[str]:
     """The paths of nodes that are of another kind now."""
-    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
+    return [change.path.partition(".")[0] for change in difference.changes if change.category == "kind"]
 
 
 @final
@@ -83,7 +83,7 @@ class Session:
         self.requests = Requests()
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
-        self._copies = made_resources(graph, resources)
+        self._copies = resource_copies(graph, resources)
         self.resources = with_copies(resources, self._copies)
         self._takes_seed = seed is None
         own_seed = seed if seed is not None else torch_seed() or 0
@@ -114,7 +114,7 @@ class Session:
             "seed": self.seed,
         }
         run = self.requests, self.recorder, self.watch
-        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *run, made=self._copies)
+        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *run, copies=self._copies)
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
@@ -221,7 +221,7 @@ class Session:
         self.recorder.running_means.clear()  # nodes that are set up again recreate theirs
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         run = self.requests, self.recorder, self.watch
-        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, made=self._copies)
+        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, copies=self._copies)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -234,7 +234,7 @@ class Session:
             moves: True if the state of nodes moves to the graph; False if the run has not begun.
         """
         all_resources = {**self.resources, **resources}
-        new_copies = made_resources(graph, all_resources)
+        new_copies = resource_copies(graph, all_resources)
         all_resources = with_copies(all_resources, new_copies)
         resources = {**resources, **{name: all_resources[name] for name in new_copies}}
         copies, renaming = self._copies | new_copies, Renaming(rename, self.compiled.graph, graph)

@@ -21,7 +21,7 @@ NO_RESUME = "a resume with this `setup` is refused, or not exact"
 
 CHANGED = (
     f"{{}} changed since `setup`: {{}}; {NO_RESUME}: make all of it in `setup`, and let training switch it on "
-    "(docs/recipes.md, A model that grows)"
+    "(docs/gallery.md, A model that grows)"
 )
 """Such a notice, about an object and how it has changed."""
 

@@ -1,4 +1,4 @@
-"""What cannot be saved, and is reported: positions, new code, other structure, and what is beyond a bound."""
+"""State that cannot be saved, and is reported."""
 
 from __future__ import annotations
 

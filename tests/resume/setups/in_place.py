@@ -1,4 +1,4 @@
-"""What looks the same from outside: data and containers in C that are changed in place, what a `state_dict` shares."""
+"""Changes in place, and objects that a `state_dict` shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that attributes do not show: in memory of C, in contexts, behind names that are text, in torch's own lists."""
+"""State that attributes do not show: memory of C, contexts, weak references."""
 
 from __future__ import annotations
 

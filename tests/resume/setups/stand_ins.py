@@ -1,4 +1,4 @@
-"""What stands for another object, has another class or other code later, or is held by what a `state_dict` has too."""
+"""Views and aliases, and objects that change their class or code."""
 
 from __future__ import annotations
 
