@@ -138,7 +138,7 @@ class RanksDivergedError(RanksError):
 
 
 class RankFailedError(RanksError):
-    """Another rank that has failed, has ended, or did not come in time."""
+    """Another rank that has failed, has ended, or did not arrive in time."""
 
 
 class LifeCycleError(GraphtrainError, RuntimeError):

@@ -201,7 +201,7 @@ def _describe(kind: Kind) -> None:
         "writes": [*kind.writes, *(["what its step function returns"] if kind.may_return_slots else [])],
         "guard fields": [*kind.fields],
         "effects": [*kind.effects],
-        "bypassed without": [*kind.optional, *kind.idle_without],
+        "bypassed without": [*kind.optional, *kind.enabling_parameters],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
     }
     printed = console()

@@ -16,7 +16,7 @@ from graphtrain.graph.registry import kind_of_node
 if TYPE_CHECKING:
     from graphtrain.report.run import Run
 
-LOGGERS = {"tensorboard": "TensorBoard", "wandb": "WandB"}  # modules of `report`, and their loggers
+LOGGERS = ("tensorboard", "wandb")
 
 
 class RunOptions(SimpleNamespace):
@@ -41,7 +41,7 @@ run_options = options(
     click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
-    click.option("--logger", multiple=True, type=click.Choice([*LOGGERS]), help="Log there too. Repeatable."),
+    click.option("--logger", multiple=True, type=click.Choice(LOGGERS), help="Log there too. Repeatable."),
     click.option("--trace", is_flag=True, help="Print each transition and the guards it evaluated."),
     click.option("--quiet", is_flag=True, help="Print errors only."),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import shlex
 import socket
 import sys
@@ -187,7 +188,8 @@ def _progress(run: Run) -> Iterator[str]:
     process = ", which is gone" if run.state == "interrupted" else ", which is alive" if run.state in ACTIVE else ""
     if status.get("host") not in (None, socket.gethostname()):
         process = f" on host {shown(status['host'])}"
-    yield f"  written {run.age} by process {shown(status.get('process'))}{process}"
+    writer = f" by process {shown(status['process'])}" if status.get("process") is not None else ""
+    yield f"  written {run.age}{writer}{process}"
 
 
 def _best(run: Run) -> Iterator[str]:
@@ -199,15 +201,22 @@ def _best(run: Run) -> Iterator[str]:
 # ---- explain
 
 
-@command("graphtrain explain runs/first")
-@click.argument("run_dir", type=Path)
+@command("graphtrain explain runs/first", "graphtrain explain G404")
+@click.argument("run_dir", type=Path, metavar="RUN_DIR|CODE")
 def explain(run_dir: Path) -> None:
-    """Say why a run ended or failed, and what to do next.
+    """Say why a run ended and what to do next, or what a code means.
 
-    All of it is read from the run directory; the script is not needed, and nothing is written.
+    Of a run: why it ended, stopped or failed, its starts and checkpoints, and the command that resumes it. All of it is
+    read from the run directory; the script is not needed, and nothing is written.
 
-    Exit codes: 0 explained, 2 there is no run.
+    Of the code of a problem that `check` reports, such as G404: what is found, what would happen without the check, and
+    what to do.
+
+    Exit codes: 0 explained, 2 there is no such run or code.
     """
+    if re.fullmatch(r"G\d+", str(run_dir)) and not run_dir.is_dir():
+        click.echo(_explained(str(run_dir)))
+        return
     run = Run(run_dir)
     place = f", {one_line(run.place, 200)}" if run.place else ""
     click.echo("\n  ".join([f"{run.path}: {run.state}{place}, {run.age}", *run.why()]))
@@ -220,6 +229,16 @@ def explain(run_dir: Path) -> None:
     for title, lines in sections.items():
         if lines:
             click.echo("\n  ".join([f"\n{title}:", *lines]))
+
+
+def _explained(name: str) -> str:
+    from graphtrain.checks.codes import CODES  # with all checks, which a run does not need
+
+    if (code := CODES.get(name)) is None:
+        raise UsageError(f"there is no code `{name}`", "docs/checks.md lists all of them")
+    parts = {"without the check": code.otherwise, "what to do": code.remedy}
+    wrapped = {title: click.wrap_text(text, 100, "  ", "  ") for title, text in parts.items()}
+    return "\n\n".join([f"{name}: {code.found}", *(f"{title}:\n{text}" for title, text in wrapped.items())])
 
 
 def _start(start: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.options import LOGGERS, RunOptions, ended_by, replay_command, resume_command, without_options
+from graphtrain.command.options import RunOptions, ended_by, replay_command, resume_command, without_options
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import Script, load_graph
 from graphtrain.command.set_up import set_up, warm_start
@@ -75,7 +75,11 @@ class _Training:
         graph = Graph.of(checked_graph(with_parameters(self.graph(arguments), parameters)))
         in_force, resources = set_up(program.setup, arguments, program.name, graph, options.seed, options.device)
         loggers = [*resources.pop("loggers", ())]
-        loggers += [getattr(imported(f"graphtrain.report.{name}"), LOGGERS[name])() for name in options.logger]
+        if options.logger:
+            from graphtrain.report.tensorboard import TensorBoard
+            from graphtrain.report.wandb import WandB
+
+            loggers += [{"tensorboard": TensorBoard, "wandb": WandB}[name]() for name in options.logger]
         settings = inspect.signature(Trainer).parameters.keys() - {*USUAL, "not_state"}
         for name in sorted(settings & resources.keys()):
             hint = f"set it with --{name.replace('_', '-')}" if name in vars(options) else "give it another name"
@@ -184,11 +188,16 @@ def _introduced(trainer: Trainer) -> Iterator[str]:
 
 def _how_to_train_longer(graph: Graph, run_dir: Path) -> str:
     """What trains a finished run further; empty for a graph that ends by itself, as an evaluation does."""
+    is_at_its_end = True
     with contextlib.suppress(UsageError):  # a status that cannot be read
-        if ended := ended_by(imported("graphtrain.report.run").Run(run_dir)):
+        run = imported("graphtrain.report.run").Run(run_dir)
+        if ended := ended_by(run):
             return f"; {ended}"
+        is_at_its_end = run.snapshot().is_at_its_end
     kinds = {name: kind_of_node(node) for name, node in graph.nodes.items()}
     ends = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
+    if not is_at_its_end:
+        return f"; it ended by itself, before its {ends}" if ends else ""
     return f"; a later {ends} trains it further" if ends else ""
 
 

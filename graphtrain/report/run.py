@@ -211,7 +211,8 @@ class Run(Recorded):
         """Why it is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
         position = f"node `{one_line(self.snapshot().position)}`"
         error, *hint = self.error or [""]
-        reason, process = shown(self.status.get("reason") or "a request"), shown(self.status.get("process"))
+        reason, number = shown(self.status.get("reason") or "a request"), self.status.get("process")
+        process = f"process {shown(number)}" if number is not None else "its process"
         if self.state == "failed":
             yield f"it failed in {position}: {error or '?'}"
         elif self.state == "finished":
@@ -220,9 +221,9 @@ class Run(Recorded):
             how = f"at {reason}" if reason.startswith("--") else f"by {error or reason}"
             yield f"it was stopped {how}; next is {position}"
         elif self.state in ACTIVE:
-            yield f"process {process} is running it; next is {position}"
+            yield f"{process} is running it; next is {position}"
         elif self.was_killed:
-            yield f"process {process} is gone: killed, out of memory, its disk was full, or the machine went down"
+            yield f"{process} is gone: killed, out of memory, its disk was full, or the machine went down"
             is_stale = self.newest and not self.status.get("digest")
             yield f"it was last seen before {position}{', by a status older than its checkpoint' if is_stale else ''}"
         else:

@@ -51,17 +51,17 @@ class RunEnvironment:
         """The names of the data that differ from those of a manifest."""
         return [name for name, facts in self.data.items() if data_changes(saved.data, {name: facts})]
 
-    def compared(self, saved: Manifest, others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
+    def compared(self, saved: Manifest, other_changes: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
 
         Arguments:
-            others: other changes, in words.
+            other_changes: other changes, in words.
             lost: state that was not saved or not restored, in words.
         """
         # A field that only another version of graphtrain saves is no change.
         before, now = saved.environment, self.environment
         versions = [f"{name} {before[name]} -> {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
-        if changes := [*lost, *others, *self.changes(saved), *versions]:
+        if changes := [*lost, *other_changes, *self.changes(saved), *versions]:
             listed = ", ".join(one_line(change, _MOST_CHARACTERS) for change in changes)
             return f"{'not exact' if lost else 'exact except for what changed'}: {listed}"
         was_compared = {

@@ -36,9 +36,9 @@ from typing import Any
 
 import click
 
+from docs.site_links import with_generated
 from graphtrain import Graph
-from graphtrain.command import main
-from graphtrain.command.cli import app
+from graphtrain.command.cli import app, main
 from graphtrain.kind import DECLARED
 
 _FENCE = re.compile(r"^```(?P<words>[^\n`]*)\n(?P<text>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
@@ -87,9 +87,14 @@ def blocks_of(page: str) -> list[Block]:
     return blocks
 
 
+def read_page(path: Path) -> str:
+    """The text of the page at `path`, with what `make docs` generates in it."""
+    return with_generated(path.read_text(encoding="utf-8"))
+
+
 def read_blocks(path: Path) -> list[Block]:
     """Every fenced block of the page at `path`."""
-    return blocks_of(path.read_text(encoding="utf-8"))
+    return blocks_of(read_page(path))
 
 
 def commands_of(block: Block) -> list[Command]:
@@ -118,6 +123,11 @@ def without_fences(page: str) -> str:
 def without_code(page: str) -> str:
     """The page without fenced blocks and code spans, in which nothing is a link; its lines keep their numbers."""
     return re.sub(r"`[^`\n]*`", "", without_fences(page))
+
+
+def texts_of(svg: Path) -> list[str]:
+    """The texts of a picture, in order: its layout may differ between versions of graphviz."""
+    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8")))
 
 
 class PageError(AssertionError):

@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from graphtrain.command.cli import app
-from tests.docs.execution import Page
+from tests.docs.execution import Page, texts_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -43,10 +43,6 @@ def test_the_refusal_shown_is_the_one_printed(folder: Path) -> None:
     shown = re.search(r"\$ graphtrain check my_fit.toml\n(my_fit.*?)```", page, re.DOTALL)
     assert shown is not None
     assert result.output == shown.group(1)
-
-
-def texts_of(svg: Path) -> list[str]:
-    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8")))
 
 
 def test_the_picture_is_what_its_command_draws(folder: Path) -> None:

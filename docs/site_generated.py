@@ -1,0 +1,86 @@
+"""What `make docs` puts into a page in place of a line ``<!-- generated: NAME -->``: reference that the source knows.
+
+The page in git has the introduction and the line, and a link to it works in the repository too. A function returns
+Markdown as if it stood on a page in `docs/`: its links are those of the repository.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from itertools import groupby
+
+from click.testing import CliRunner
+
+from graphtrain.checks.codes import CODES
+from graphtrain.checks.codes import FAMILIES as FAMILIES_OF_CODES
+from graphtrain.command.cli import COMMANDS, app
+from graphtrain.graph.registry import find_kind, known_kinds
+from graphtrain.kind import Kind
+from graphtrain.kind.declaration import FAMILIES
+
+_GALLERY = "graphtrain.graphs.gallery."
+_TITLES = {
+    "data": "Batches and data",
+    "compute": "Forward and backward",
+    "gradient": "Windows and gradients",
+    "update": "Steps, schedules and weights",
+    "choice": "Choices",
+    "bookkeeping": "Epochs, metrics and the end",
+    "saving": "Checkpoints and predictions",
+    "ranks": "Several processes",
+}
+
+
+def kinds() -> str:
+    """Every shipped kind with its docstring, by the family in which it is drawn; those of the gallery come last."""
+    found = [kind for name in known_kinds() if (kind := find_kind(name)) is not None]
+    shipped = [kind for kind in found if kind.implementation.__module__.startswith("graphtrain.nodes.")]
+    of_gallery = [kind for kind in found if kind.implementation.__module__.startswith(_GALLERY)]
+    by_family = groupby(sorted(shipped, key=_family), key=_family)
+    sections = [(_TITLES.get(FAMILIES[family], FAMILIES[family]), [*each]) for family, each in by_family]
+    return "\n\n".join(f"## {title}\n\n{_docstrings(each)}" for title, each in [*sections, ("The gallery", of_gallery)])
+
+
+def _family(kind: Kind) -> int:
+    return FAMILIES.index(kind.family)
+
+
+def _docstrings(kinds: list[Kind]) -> str:
+    each = [(kind.name, kind.implementation) for kind in kinds]
+    return "\n\n".join(f"### {name}\n\n::: {made.__module__}.{made.__qualname__}" for name, made in each)
+
+
+def commands() -> str:
+    """Every command with its help, as `graphtrain COMMAND --help` prints it."""
+    return "\n\n".join(f"### graphtrain {name}\n\n```text\n{_help(name)}```" for name in COMMANDS)
+
+
+def _help(name: str) -> str:
+    return CliRunner().invoke(app, [name, "--help"], prog_name="graphtrain", terminal_width=110).output
+
+
+def checks() -> str:
+    """Every code of a problem, one line each, in a table for each family."""
+    tables = []
+    for family, title in FAMILIES_OF_CODES.items():
+        rows = [f"| {name} | {' | '.join(code)} |" for name, code in CODES.items() if name.startswith(family)]
+        head = "| code | what is found | without the check | what to do |\n| --- | --- | --- | --- |"
+        tables.append("\n".join([f"## {family}xx: {title}\n\n{head}", *rows]))
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", "\n\n".join(tables))
+
+
+def _of(module: str, function: str) -> Callable[[], str]:
+    """A function of another module, which is imported when a page asks for it."""
+    return lambda: str(getattr(import_module(f"docs.{module}"), function)())
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "kinds": kinds,
+    "checks": checks,
+    "commands": commands,
+    "gallery": _of("site_gallery", "gallery"),
+    "set-ups": _of("site_set_ups", "set_ups"),
+}
+"""NAME -> what returns the Markdown."""
