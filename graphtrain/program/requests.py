@@ -10,7 +10,7 @@ from typing import Any, Literal, final
 from graphtrain.storage.retention import Retention
 
 # stop: a signal arrived. save: a checkpoint is requested. written: one was written,
-# or failed. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is next. pause: of
+# or failed. reached: the amount of `until` is reached. breakpoint: the node of `before` is next. pause: of
 # a replay, or after a single transition. recorded: a row of metrics was recorded.
 # return: return to a checkpoint. ended: an edge led to the end.
 Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "return", "ended"]
