@@ -134,7 +134,7 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
     assert killed[""][1].endswith("is gone: killed, out of memory, its disk was full, or the machine went down")
     assert killed["next"] == [
         "run the program again, with this run directory",
-        "starts it from the beginning: there is no checkpoint",
+        "starts it from the beginning, as there is no checkpoint",
     ]
     assert told(state="interrupted")[""][1].startswith("  it was interrupted immediately in node `train_batch`")
     running = told(not_finite="loss is NaN since step 30")
