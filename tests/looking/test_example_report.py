@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from graphtrain.page.document import self_contained
+from graphtrain.report.page.document import self_contained
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "images" / "example-report.html"
 
