@@ -91,7 +91,7 @@ class Restored(NamedTuple):
     sampled: str  # in words: the data of which only a sample was compared
 
 
-def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
+def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
     """Restore the state of a checkpoint: the inverse of `capture`.
 
     Raises:

@@ -283,7 +283,7 @@ def drawn() -> Any:
     return DataLoader(Samples(), 2, shuffle=True, generator=torch.Generator().manual_seed(5))
 
 
-MAKE_AGAIN = "make it as in the saved run; or begin another run, with another --run-dir"
+MAKE_AGAIN = "create it as in the saved run; or begin another run, with another --run-dir"
 Make = Callable[[], dict[str, Any]]
 
 # What is resumed with other resources -> the first run, the second, fragments of the error.
