@@ -1,1 +1,1 @@
-"""A graph with its kinds, flat, every name resolved."""
+"""A graph with its kinds, flat, with every name resolved."""
