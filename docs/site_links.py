@@ -2,15 +2,18 @@
 
 * README is the first page of the site; CONTRIBUTING and CHANGELOG are pages of it.
 * A link to another file of the repository leads to a page that shows that file; a picture is copied.
+* A line ``<!-- generated: NAME -->`` is replaced by what `site_generated.py` has under that name.
 * A block that names its file, ```` ```python train.py ````, has that name as its title.
 * The drawing in Mermaid is a picture, since Mermaid would be loaded from another server.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,28 @@ _PARTS = re.compile(
     r"|(?P<image><img src=\")(?P<source>[^\"]+)\"",
     re.MULTILINE | re.DOTALL,
 )
+
+_GENERATED = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+
+
+def with_generated(text: str) -> str:
+    """The text of a page with what is generated in it.
+
+    >>> with_generated("# A page\\n")
+    '# A page\\n'
+    >>> "### clip" in with_generated("<!-- generated: kinds -->")
+    True
+    """
+    return _GENERATED.sub(lambda match: _generated(match[1]), text)
+
+
+@functools.cache
+def _generated(name: str) -> str:
+    if str(ROOT) not in sys.path:  # MkDocs loads this file by its path
+        sys.path.append(str(ROOT))
+    from docs.site_generated import GENERATED
+
+    return GENERATED[name]()
 
 
 def place_in_site(path: str) -> str:
@@ -135,7 +160,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages and pictures that are outside of `docs/`."""
     from mkdocs.structure.files import File, InclusionLevel
 
-    texts = {f"docs/{file.src_uri}": (ROOT / "docs" / file.src_uri).read_text("utf-8") for file in files if _page(file)}
+    pages = {f"docs/{file.src_uri}" for file in files if _page(file)}
+    texts = {path: with_generated((ROOT / path).read_text(encoding="utf-8")) for path in pages}
     texts |= {path: (ROOT / path).read_text(encoding="utf-8") for path in PAGES}
     _PATHS.update({place_in_site(path): path for path in texts})
     for path in PAGES:
@@ -156,6 +182,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Change the text of a page of the repository; those that show a file are as they are."""
     path = _PATHS.get(page.file.src_uri)
+    markdown = with_generated(markdown)
     if path == KINDS:
         markdown = re.sub(r"^::: .+$", rf"\g<0>\n    options: {OF_A_KIND}", markdown, flags=re.MULTILINE)
     return for_the_site(markdown, path) if path is not None else markdown

@@ -55,12 +55,6 @@ class Procedure:
         folder = GALLERY / self.name
         return folder / f"{self.name}.py" if folder.exists() else ROOT / "examples" / f"{self.name}.py"
 
-    @property
-    def picture(self) -> Path:
-        """What it changes, drawn."""
-        folder = GALLERY / self.name
-        return (folder if folder.exists() else ROOT / "docs" / "gallery") / f"{self.name}.svg"
-
 
 def squared_error(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
     """A training step: the sum of the inputs is learnt."""

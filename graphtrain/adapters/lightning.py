@@ -23,7 +23,7 @@ from lightning.pytorch.core.optimizer import (
 
 from graphtrain import Graph, PlannedRun, UsageError, described
 from graphtrain.adapters import lightning_nodes as nodes
-from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
+from graphtrain.adapters.lightning_flags import CALLBACKS, REFUSED_CALLBACKS, SHOWN, check_flags, with_flags
 from graphtrain.adapters.lightning_trainer import STAGES, ModuleTrainer, base_of, listed, overridden
 
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
@@ -55,14 +55,7 @@ _IN_PLACE = {
     "LearningRateMonitor": "`lr` in the rows of `log`",
     "OnExceptionCheckpoint": "not needed: a run that failed resumes from its last checkpoint",
 }
-# What is not the same here, with what to do instead: callbacks, and methods of Lightning 1.
-_REFUSED = {
-    "GradientAccumulationScheduler": "`accumulate.every` may be an expression: 1 if next_batch.epoch < 2 else 4",
-    "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
-    "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
-    "Timer": "give `max_time`, or set `finish.after`",
-    "StochasticWeightAveraging": "the overlays `swa` and `update_bn` average the weights, and anneal no learning rate",
-}
+# Endings of methods of Lightning 1, and what to do instead.
 _ENDS = {"step_end": "do it at the end of the step", "epoch_end": "gather outputs in the step, for `on_{}_epoch_end`"}
 _OF_LIGHTNING_1 = ("optimizer_idx", "hiddens")  # arguments of `training_step`
 
@@ -144,17 +137,18 @@ def setup(
     return graph, resources
 
 
-def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, Any]]]:
+def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[str, Any]]]:
     """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
 
     Raises:
         UsageError: one of them is not the same here.
     """
-    own, pairs = listed(trainer.model.configure_callbacks()), dict[str, dict[str, Any]]()
-    replaced = [type(callback) for callback in own]
-    for callback in [callback for callback in listed(given) if type(callback) not in replaced] + own:
-        if refused := base_of(callback, *_REFUSED):
-            raise UsageError(f"{refused.__name__} is not the same here", _REFUSED[refused.__name__])
+    of_module = listed(trainer.model.configure_callbacks())
+    pairs: dict[str, dict[str, Any]] = {}
+    replaced = [type(callback) for callback in of_module]
+    for callback in [callback for callback in listed(callbacks) if type(callback) not in replaced] + of_module:
+        if refused := base_of(callback, *REFUSED_CALLBACKS):
+            raise UsageError(f"{refused.__name__} is not the same here", REFUSED_CALLBACKS[refused.__name__])
         known = base_of(callback, *CALLBACKS, *SHOWN)
         name = "" if known is None else known.__name__
         left = "" if known is None else _left_out(callback, known, pairs)
@@ -174,8 +168,10 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
 def _left_out(callback: Any, known: type, before: Collection[str]) -> str:
     """What would be left out of a callback for which there is an edit, of the class `known`; empty for nothing."""
     classes = type(callback).__mro__
-    own = {key: value for each in (callback, *classes[: classes.index(known)]) for key, value in vars(each).items()}
-    methods = {key for key, value in own.items() if callable(value) or isinstance(value, property)}
+    attributes = {
+        key: value for each in (callback, *classes[: classes.index(known)]) for key, value in vars(each).items()
+    }
+    methods = {key for key, value in attributes.items() if callable(value) or isinstance(value, property)}
     for name in sorted(methods & {*dir(known)}):
         if not name.startswith("__"):  # what it begins with is in its attributes
             return f"`{name}` of {type(callback).__name__} is never called"
@@ -190,10 +186,11 @@ def _owner(trainer: ModuleTrainer, name: str) -> Any:
     return next((each for each in (trainer.datamodule, trainer.model) if overridden(each, name)), None)
 
 
-def _data(trainer: ModuleTrainer, name: str, given: Any = None) -> Any:
+def _data(trainer: ModuleTrainer, name: str, data: Any = None) -> Any:
     """The data called "train", "val", "test" or "predict", which the trainer gets too: a loader, several, or None."""
     owner = _owner(trainer, f"{name}_dataloader")
-    data = given if given is not None or owner is None else getattr(owner, f"{name}_dataloader")()
+    if data is None and owner is not None:
+        data = getattr(owner, f"{name}_dataloader")()
     mode = "max_size_cycle" if name == "train" else "sequential"
     if (other := getattr(data, "_mode", mode)) != mode:
         raise UsageError(f'the {name} data is a CombinedLoader of the mode "{other}"', f'give it the mode "{mode}"')
@@ -293,11 +290,11 @@ def _stepping_itself(trainer: ModuleTrainer, flags: dict[str, Any], batches: int
     """
     automatic, unset = trainer.model.automatic_optimization, {"accumulate_grad_batches": 1, "gradient_clip_val": None}
     base, who = ("lbfgs", "LBFGS steps") if automatic else ("manual", "the module steps its optimizers")
-    given = [f"{name}={flags[name]!r}" for name in unset if flags.get(name) not in (None, unset[name])]
-    given += [f"`{name}`" for name in (*_INSTEAD, *_OF_STEPS) if automatic and trainer.owners_of(name)]
-    if given:
+    unsupported = [f"{name}={flags[name]!r}" for name in unset if flags.get(name) not in (None, unset[name])]
+    unsupported += [f"`{name}`" for name in (*_INSTEAD, *_OF_STEPS) if automatic and trainer.owners_of(name)]
+    if unsupported:
         instead = "do it in `training_step`, or by replacing the node `step`"
-        raise UsageError(f"{given[0]}, and {who} itself with every batch, so no node does that", instead)
+        raise UsageError(f"{unsupported[0]}, and {who} itself with every batch, so no node does that", instead)
     return with_flags(Graph.load(base), {name: flags[name] for name in flags if name not in unset}, batches)
 
 

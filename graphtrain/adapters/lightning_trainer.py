@@ -20,6 +20,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torchmetrics import Metric
 
 from graphtrain import Histogram, Image, RunLogger, Text, UsageError
+from graphtrain.adapters.lightning_flags import EQUIVALENTS
 
 # A stage, and what it is in the names of steps.
 STAGES = {"train": "training", "validate": "validation", "test": "test", "predict": "predict"}
@@ -28,24 +29,6 @@ STAGES = {"train": "training", "validate": "validation", "test": "test", "predic
 _REDUCTIONS: dict[str, tuple[Callable[..., Any], float]] = {
     **dict.fromkeys(("mean", "sum"), (torch.add, 0.0)),
     **{"max": (torch.max, -torch.inf), "min": (torch.min, torch.inf)},
-}
-
-# What a module asks of Lightning's Trainer, and what does it here.
-_HERE = {
-    "fit": "`graphtrain.Trainer(graph, **resources).run()`",
-    "fit_loop": "the graph, whose position and counters are in `graphtrain.Trainer.progress`",
-    "validate": "the node `validate`",
-    "test": "the graph `test`",
-    "predict": "the graph `predict`",
-    "save_checkpoint": "the node `checkpoint`",
-    "profiler": "`graphtrain report RUN`: seconds of each node",
-    "scaler": "the node `unscale` of the overlay `fp16`",
-    "val_check_batch": "the guard `val_check_batch`",
-    "num_sanity_val_batches": "the overlay `sanity`",
-    "distributed_sampler_kwargs": "`graphtrain.Loader`, whose batches are divided among processes",
-    "init_module": '`with torch.device("cuda"):`, around what makes the module',
-    **dict.fromkeys(("validate_loop", "test_loop", "predict_loop"), "the graphs `evaluate`, `test` and `predict`"),
-    **dict.fromkeys(("accelerator", "device_ids"), "`graphtrain.Trainer(..., device=...)`"),
 }
 
 # What None stands for, of an argument of Lightning's Trainer.
@@ -67,10 +50,10 @@ def base_of(owner: Any, *names: str) -> type | None:
 
 def overridden(owner: Any, name: str) -> bool:
     """True if a module, a datamodule or a callback has its own method of a name; False for None."""
-    own = inspect.unwrap(getattr(owner, name, None))  # type: ignore[arg-type]
-    theirs = getattr(base_of(owner, "LightningModule", "LightningDataModule", "Callback"), name, None)
-    own = own.func if isinstance(own, functools.partial) else own
-    return callable(own) and getattr(own, "__code__", own) is not getattr(theirs, "__code__", None)
+    method = inspect.unwrap(getattr(owner, name, None))  # type: ignore[arg-type]
+    inherited = getattr(base_of(owner, "LightningModule", "LightningDataModule", "Callback"), name, None)
+    method = method.func if isinstance(method, functools.partial) else method
+    return callable(method) and getattr(method, "__code__", method) is not getattr(inherited, "__code__", None)
 
 
 def listed(value: Any) -> list[Any]:
@@ -103,8 +86,8 @@ class Logged:
         fixed |= {"reduce": reduce, "metric": options["metric_attribute"] if isinstance(value, Metric) else None}
         key = (fx, name, self.trainer.loader)
         # The samples of what is no mean are 1, by which the total is divided.
-        fresh = {"now": None, "total": None, "samples": 0 if reduce == "mean" else 1}
-        entry = self.entries.setdefault(key, {**fixed, **fresh})
+        initial = {"now": None, "total": None, "samples": 0 if reduce == "mean" else 1}
+        entry = self.entries.setdefault(key, {**fixed, **initial})
         if any(entry[option] != fixed[option] for option in ("reduce", "on_step", "on_epoch")):
             raise UsageError(f"`self.log({name!r}, ...)` was called with different arguments in `{fx}`")
         if isinstance(value, Metric):
@@ -151,11 +134,11 @@ class Logged:
         self.entries = {}
 
 
-def _shows(made: Callable[[Any], Any], argument: str) -> Any:
+def _shows(convert: Callable[[Any], Any], argument: str) -> Any:
     """A method that shows what is made of its argument, which has a name."""
 
     def show(self: Experiment, tag: str, value: Any = None, global_step: Any = None, **named: Any) -> None:
-        self._recorder().show({tag: made(named.get(argument, value))})
+        self._recorder().show({tag: convert(named.get(argument, value))})
 
     return show
 
@@ -262,7 +245,7 @@ class ModuleTrainer:
         self.datamodule, self.runs, self.stage = datamodule, TrainerFn(stage), "train"
         defaults = {name: each.default for name, each in inspect.signature(Trainer).parameters.items()}
         for name, value in {**defaults, **flags}.items():
-            if name not in _HERE and not hasattr(type(self), name):
+            if name not in EQUIVALENTS and not hasattr(type(self), name):
                 setattr(self, name, _UNSET.get(name) if value is None else value)
         if self.max_epochs is None:
             self.max_epochs = -1 if self.max_steps != -1 else 1000
@@ -275,8 +258,8 @@ class ModuleTrainer:
         self.called: list[Any] = []  # those of them whose hooks are called
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
-        given = listed(flags.get("logger", True))
-        self.loggers = [Experiment(self) if each is True else each for each in given if each]
+        loggers = listed(flags.get("logger", True))
+        self.loggers = [Experiment(self) if each is True else each for each in loggers if each]
         self.current_epoch = self.global_step = self.batch_index = 0
         self.is_last_batch = self.should_stop = False
         self.results = {stage: Logged(self) for stage in STAGES}
@@ -339,8 +322,8 @@ class ModuleTrainer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        here = _HERE.get(name, "the graph (docs/coming-from-lightning.md has every name)")
-        raise AttributeError(f"`trainer.{name}` is not here: what does it is {here}")
+        equivalent = EQUIVALENTS.get(name, "the graph (docs/coming-from.md has the names)")
+        raise AttributeError(f"`trainer.{name}` is not here: what does it is {equivalent}")
 
     # ---- optimizers
 

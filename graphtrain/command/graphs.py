@@ -14,7 +14,7 @@ import click
 
 from graphtrain.command.adapted import adapter_options, script_or_class
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
-from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.output import console, escaped, notify, plural, table
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script
 from graphtrain.command.settings import split_settings
 from graphtrain.errors import UsageError
@@ -44,9 +44,9 @@ from graphtrain.trainer.graph import Graph
 
 @command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
 @click.argument("graph")
-@click.option("--script", help="A Python file that declares kinds which the graph uses; it is imported.")
+@click.option("--script", help="A Python file that declares kinds of the graph; it is imported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
-@click.option("--ranks", is_flag=True, help="Check it for a run of several ranks, which has further rules (G7xx).")
+@click.option("--ranks", is_flag=True, help="Also check the rules for several ranks (G7xx).")
 @overlay_option
 def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay: Sequence[str]) -> int:
     """Check a graph without running it: all problems at once.
@@ -62,7 +62,7 @@ def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay
     named = named_graph(graph)
     read, unread = (named, []) if isinstance(named, Graph) else read_graph(Graph, named)
     checked, unfitting = read_overlays(read, overlay)
-    # If the text could not be read completely, checking the rest would only report consequences of that.
+    # If the text could not be read completely, a check would only report consequences.
     problems = [*unread, *unfitting] or check_graph(checked, ranks=ranks)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
@@ -70,7 +70,7 @@ def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay
     else:
         for problem in problems:
             click.echo(printable(str(problem)))
-        counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+        counts = f"{plural(errors, 'error')}, {plural(len(problems) - errors, 'warning')}"
         click.echo(printable(f"{graph}: {counts if problems else 'no problems'} ({len(checked.nodes)} nodes)"))
     return 2 if errors else 0
 
@@ -86,7 +86,7 @@ def render(graph: str, output: Path, overlay: Sequence[str]) -> None:
     """Draw a graph to a file.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
-    That of a run shows how often each node ran, and which is next.
+    The picture of a run shows how often each node ran, and which is next.
     """
     drawn = load_graph(graph, overlays=overlay)
     counts, position, bypassed = None, None, list[str]()
@@ -111,7 +111,7 @@ def render(graph: str, output: Path, overlay: Sequence[str]) -> None:
 @click.argument("graph", default="", metavar="[GRAPH]")
 @settings_argument
 @adapter_options
-@click.option("--hooks", is_flag=True, help="List the places at which `hook` inserts a node, and nothing else.")
+@click.option("--hooks", is_flag=True, help="List only the places where `hook` can insert a node.")
 @output_option
 @overlay_option
 def show(
@@ -122,7 +122,7 @@ def show(
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
     With --lightning, NAME=VALUE sets an argument of the class, or a flag.
 
-    Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
+    Exit codes: 0 printed, 2 there is no such graph, or it has errors.
     """
     source, settings = script_or_class(graph, settings, **adapted)
     if source.script and settings:
@@ -183,7 +183,7 @@ def graphs() -> None:
 @click.argument("kind", required=False)
 def nodes(kind: str | None) -> None:
     """List the kinds of nodes, or describe one."""
-    kinds = {name: found for name in known_kinds() if (found := find_kind(name)) is not None}
+    kinds = {name: known for name in known_kinds() if (known := find_kind(name)) is not None}
     if kind is None:
         lines = [[name, known.description.split("\n")[0]] for name, known in kinds.items()]
         console().print(table(["kind", "what it does"], lines))
@@ -201,7 +201,7 @@ def _describe(kind: Kind) -> None:
         "writes": [*kind.writes, *(["what its step function returns"] if kind.may_return_slots else [])],
         "guard fields": [*kind.fields],
         "effects": [*kind.effects],
-        "bypassed without": [*kind.optional, *kind.idle_without],
+        "bypassed without": [*kind.optional, *kind.enabling_parameters],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
     }
     printed = console()
@@ -212,9 +212,9 @@ def _describe(kind: Kind) -> None:
 def _parameter_line(parameter: Parameter, kind: Kind) -> str:
     default = parameter.default
     text = str(default) if isinstance(default, Trigger) else repr(default)
-    given = "required" if default is REQUIRED else f"default {text}"
+    default_text = "required" if default is REQUIRED else f"default {text}"
     varies = ", or an expression in `reads`" if parameter.name in kind.varying else ""
-    return f"{parameter.name}: {parameter.type_name}, {given}{varies}"
+    return f"{parameter.name}: {parameter.type_name}, {default_text}{varies}"
 
 
 # ---- new
@@ -223,11 +223,11 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
 @command("graphtrain new train.py")
 @click.argument("path", type=Path, default=Path("train.py"), metavar="[FILE]")
 def new(path: Path) -> None:
-    """Write a small training script to begin with. FILE is train.py if it is not given.
+    """Write a small training script to start with. FILE is train.py by default.
 
     Exit codes: 0 written, 2 the file exists, or cannot be written.
     """
     if path.suffix != ".py" or not path.stem.isidentifier():
-        raise UsageError(f"`{path}` is not the name of a script", "letters, digits and underscores, and .py")
+        raise UsageError(f"`{path}` is not the name of a script", "use letters, digits and underscores, and .py")
     write_new(path, files(__package__).joinpath("new_script.txt").read_bytes())
     click.echo(f"wrote {path}; train with: python {shlex.quote(str(path))}")

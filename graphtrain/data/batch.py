@@ -1,4 +1,4 @@
-"""Batches: how many samples they hold, moving them to a device, and what they are known by later."""
+"""Batches: how many samples they hold, moving them to a device, and the trace that recognizes one after a resume."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_samples(batch: Any) -> int:
 def move(batch: Any, device: torch.device) -> Any:
     """A nest of mappings, tuples, lists and dataclasses with every tensor on the device.
 
-    What else has a method `to`, such as a `PackedSequence`, moves itself; but for mappings.
+    Other objects with a method `to`, such as a `PackedSequence`, move themselves.
 
     >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
     ['meta']
@@ -89,32 +89,32 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
         yield from tensors_of(part)
 
 
-def tensors_held(batch: Any) -> Any:
-    """What to keep of a batch to know its tensors later: a dict or a list may be given others meanwhile."""
+def as_tuples(batch: Any) -> Any:
+    """The batch with tuples in place of its dicts and lists, whose items may be replaced later."""
     if type(batch) not in NESTS:
         return batch
     parts = tuple(batch.values()) if type(batch) is dict else tuple(batch)
-    return parts if NESTS.isdisjoint(map(type, parts)) else tuple(map(tensors_held, parts))
+    return parts if NESTS.isdisjoint(map(type, parts)) else tuple(map(as_tuples, parts))
 
 
-def trace(held: Any) -> dict[str, Any]:
-    """A hash of the tensors in what `tensors_held` gave, and how often they were changed.
+def trace(parts: Any) -> dict[str, Any]:
+    """A hash of the tensors of a batch, as `as_tuples` returns it, and how often they were changed in place.
 
-    Those with values on the host are hashed; of more than 64 KiB a sample.
+    Only plain tensors on the CPU are hashed; above 64 KiB, a sample of their values.
 
     >>> tensor = torch.zeros(2); before = trace((tensor, "a")); tensor += 1; after = trace((tensor,))
     >>> before["versions"], after["versions"], before["hash"] == after["hash"]
     (0, 1, False)
     """
-    tensors = list(_traced(held))
+    tensors = list(_traced(parts))
     hashed = content.content_hash(tensors, most_bytes=_MOST_TRACED)[:16]
     return {"versions": sum([tensor._version for tensor in tensors]), "hash": hashed}
 
 
-def _traced(held: Any) -> Iterator[torch.Tensor]:
-    if isinstance(held, tuple):
-        for part in held:
+def _traced(parts: Any) -> Iterator[torch.Tensor]:
+    if isinstance(parts, tuple):
+        for part in parts:
             yield from _traced(part)
-    elif isinstance(held, torch.Tensor):
-        is_special = held.layout is not torch.strided or held.is_quantized or held.is_nested or held.is_inference()
-        yield from [] if is_special or held.device.type != "cpu" else [held]
+    elif isinstance(parts, torch.Tensor):
+        is_special = parts.layout is not torch.strided or parts.is_quantized or parts.is_nested or parts.is_inference()
+        yield from [] if is_special or parts.device.type != "cpu" else [parts]

@@ -77,7 +77,7 @@ def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack
             raise TypeError(f"@node marks a function or a class; got {target!r}")
         name = declared.get("name") or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.__name__).lower()
         if not name.isidentifier():
-            raise TypeError(f"the name of a kind must be an identifier; got {name!r}: give `node(name=...)`")
+            raise TypeError(f"the name of a kind must be an identifier; got {name!r}: use `node(name=...)`")
         try:
             kind = _declared(target, {**declared, "name": name})
             target.__kind__ = kind  # type: ignore[attr-defined]
@@ -122,8 +122,8 @@ def _declared(target: Callable[..., Any], arguments: dict[str, Any]) -> Kind:
                 parameter.coerce(parameter.default)
             except ValueError as error:
                 raise TypeError(f"{parameter.name}: the default does not have the declared type: {error}") from None
-    if taken := sorted(_RESERVED & {*parameters, *fields}):
-        raise TypeError(f"`{taken[0]}` is reserved in every node; choose another name")
+    if reserved := sorted(_RESERVED & {*parameters, *fields}):
+        raise TypeError(f"`{reserved[0]}` is reserved in every node; choose another name")
     triggers = [parameter.name for parameter in parameters.values() if is_trigger(parameter.annotation)]
     if len(triggers) > 1 or not {"every", "after"}.issuperset(triggers):
         raise TypeError(f"a kind has at most one Trigger, named `every` or `after`; got {', '.join(triggers)}")
@@ -147,7 +147,7 @@ def _of_class(target: type) -> tuple[tuple[Read, ...], tuple[Read, ...] | None]:
     try:
         inspect.signature(target).bind()
     except (TypeError, ValueError) as error:
-        message = f"a class kind is made without arguments ({error}); parameters are annotated attributes"
+        message = f"`__init__` of a kind takes no arguments ({error}); parameters are annotated attributes"
         raise TypeError(message) from None
     read = {
         method: _read(getattr(target, method), first=1)
@@ -162,9 +162,9 @@ def _of_class(target: type) -> tuple[tuple[Read, ...], tuple[Read, ...] | None]:
     for method in ENDINGS:
         if method in read and read[method][0] not in (reads, ()):
             names = ", ".join(each.name for each in reads) or "nothing"
-            raise TypeError(f"{method}: it reads what __call__ reads, with the same defaults: {names}; or nothing")
+            raise TypeError(f"{method} reads nothing, or what __call__ reads, with the same defaults: {names}")
     if "release" in read and read["release"][0]:
-        raise TypeError("release: it takes no arguments, and ends what the node can start again, such as processes")
+        raise TypeError("release takes no arguments: it ends what the node can start again, such as processes")
     return reads, read["setup"][0] if "setup" in read else None
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from graphtrain.data.loaders import by_name
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
+from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
@@ -267,7 +268,10 @@ class Program:
             hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
             if match is not None:
                 unread.pop(match, None)  # a misspelt name is one problem
-                hint = f"did you mean `{match}`?"
+                hint = f"did you mean `{match}`? if not, {hint}"
+            creators = [kind.name for kind in filter(None, map(find_kind, known_kinds())) if name in kind.copies]
+            if creators:
+                hint += f"; or add a node of the kind `{creators[0]}`, which creates it"
             near = [node for node in self.nodes if node.scope is self.by_path[readers[0]].scope]
             fields = [(node.path.rpartition("/")[2], field) for node in near for field in node.kind.fields]
             if read := next((f"{node}.{field}" for node, field in fields if name in (node, field)), ""):

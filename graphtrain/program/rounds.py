@@ -108,7 +108,7 @@ class RankVisits:
                 forward(act)
                 return
             kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}
-            with generators.RandomAside(generators.named_generators().values()):
+            with generators.PreservedRandom(generators.named_generators().values()):
                 forward(call)
             with torch.no_grad():
                 for path, buffer in agreement.buffers().items():

@@ -16,8 +16,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.program.stateful_objects import StatefulObjects
-from graphtrain.state.changes import NO_CHANGES, OTHER_SUBMODULES, changes
-from graphtrain.state.changes import restore as restore_changes
+from graphtrain.state.changes import NO_CHANGES, OTHER_SUBMODULES, changes_since, restore_changes
 from graphtrain.state.codec import StateReader, parts_in
 from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, fit_buffers, restore_module
@@ -131,7 +130,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
 
 
 def _capture_modules(run: StatefulObjects, alive: set[str]) -> Section:
-    return {name: capture_module(module, run.objects.forms[name]) for name, module in run.objects.modules.items()}
+    return {name: capture_module(module, run.objects.structures[name]) for name, module in run.objects.modules.items()}
 
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
@@ -212,7 +211,7 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
-    changed = changes(run.snapshot, states=run.states) if run.snapshot is not None else NO_CHANGES
+    changed = changes_since(run.snapshot, states=run.states) if run.snapshot is not None else NO_CHANGES
     objects = run.objects
     run.writer, run.changed = changed.writer, frozenset(changed.section)
     if run.writer is not None:
@@ -226,7 +225,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
         *[
             f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
             for snapshot in run.supplied_later
-            for path in changes(snapshot).section
+            for path in changes_since(snapshot).section
         ],
         # A module that lost or gained parts is reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],

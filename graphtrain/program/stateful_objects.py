@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.data.loaders import by_name, is_data
-from graphtrain.data.samplers import held_generators
+from graphtrain.data.samplers import generator_objects
 from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
@@ -16,7 +16,7 @@ from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.changes import changes
+from graphtrain.state.changes import changes_since
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
@@ -91,7 +91,7 @@ class StatefulObjects:
             reached = Reachable({name: value for name, value in roots.items() if name not in by_position}).by_id
             reached_ids = reached.keys() | {id(supplied[name]) for name in read}
             by_position = [name for name in by_position if id(supplied[name]) not in reached_ids]
-        excluded = {id(run), *[id(generator) for name in data for generator in held_generators(roots[name])]}
+        excluded = {id(run), *[id(generator) for name in data for generator in generator_objects(roots[name])]}
         snapshot = StateSnapshot(roots, data, by_position, excluded, left_out)
         entries = snapshot.reachable.by_path.values() if left_out else ()
         places = [place for entry in entries if entry.is_entered for place, *_ in parts_of(entry)]
@@ -208,7 +208,7 @@ class StatefulObjects:
 
     def differs_from(self, saved: Mapping[str, Any]) -> list[str]:
         """A line for each restored state that differs from the saved one, because `setup` creates something else."""
-        now, of = changes(self.snapshot).section if self.snapshot is not None else {}, "reachable"
+        now, of = changes_since(self.snapshot).section if self.snapshot is not None else {}, "reachable"
         changed = [
             path
             for path in sorted(now)

@@ -42,7 +42,7 @@ class _EpochsOfWindows:
         self._to_step = self._edge(count=2)
         if self._edge(count=1) in (self._to_step, self._edge(count=1, due=True)):
             raise _unknown(
-                f"the edges of `{self._window.path}` do not lead to a step when a window is full, or cut at the end"
+                f"no edge of `{self._window.path}` leads to a step when a window is full, or cut short by the end"
             )
 
     def steps(self, train_data: Any, ranks: int) -> int:

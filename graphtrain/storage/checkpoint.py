@@ -1,4 +1,4 @@
-"""Write and read one checkpoint: a folder that is written atomically, and verified by checksums when it is read."""
+"""Write and read one checkpoint: a folder that appears atomically, and is verified by checksums when it is read."""
 
 from __future__ import annotations
 
@@ -25,43 +25,44 @@ class Checkpoint:
     """A checkpoint that was read and verified.
 
     Attributes:
+        path: its folder.
         manifest: its metadata: position, digest, graph, versions, ...
-        sections: the state: section -> name -> state. A tensor that is sharded over ranks is a `Piece`, without values.
+        sections: section -> name -> state. A tensor that is sharded over ranks is a `Piece`, without values.
         rank: the rank whose state this is.
-        others: only if the number of ranks has changed: rank -> state, of the ranks that this one needs, as far as it
-            is not restored as it is: running means, values in transit.
+        rank_states: rank -> state of the ranks from which this one takes running means and values in transit. Empty
+            unless the number of ranks has changed.
     """
 
     path: Path
     manifest: Manifest
     sections: Sections
     rank: int = 0
-    others: Mapping[int, Sections] = field(default_factory=dict)
+    rank_states: Mapping[int, Sections] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """The digest of the state, as it was saved."""
+        """The digest of the saved state of this rank."""
         digests = self.manifest.digests or [self.manifest.digest]
         return digests[self.rank]
 
 
 @contextmanager
-def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
-    """A temporary folder that becomes a checkpoint at the end of the context: flushed to the disk, then renamed.
+def new_folder(path: Path, abandoned: Event) -> Iterator[Path]:
+    """A context with a temporary folder, which becomes a checkpoint at its end: flushed to the disk, then renamed.
 
     Arguments:
-        given_up: once it is set, this does not become a checkpoint.
+        abandoned: if it is set by then, the folder is removed instead.
 
     Raises:
-        CheckpointError: the disk refuses, or the checkpoint was given up. Nothing is left behind, unless only the final
-            flush of the parent folder fails.
+        CheckpointError: writing fails, or the checkpoint was abandoned. The folder is removed, unless only the last
+            step, the flush of its parent, fails.
     """
     temporary = temporary_name(path)
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        if given_up.is_set():
-            raise CheckpointError("the checkpoint was given up")
+        if abandoned.is_set():
+            raise CheckpointError("the checkpoint was abandoned")
         flush_folder(temporary)
         temporary.rename(path)
         flush_folder(path.parent)
@@ -73,14 +74,14 @@ def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a new checkpoint, once all other files are written."""
+    """Write the manifest of a new checkpoint, after all its other files."""
     body = msgpack.packb({"format": FORMAT, **vars(manifest)}, use_bin_type=True, unicode_errors="backslashreplace")
     outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
     write_file(folder / MANIFEST_FILE, [outer])
 
 
 def reason_of(error: BaseException) -> str:
-    """Why the disk refused, as text."""
+    """The reason why writing failed, as text."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -93,32 +94,32 @@ def read_checkpoint(
     *,
     together: bool = False,
 ) -> Checkpoint:
-    """Read a checkpoint folder, or the part of it that one of several ranks needs.
+    """Read and verify a checkpoint, or the part of it that one of several ranks needs.
 
     Arguments:
         manifest: its manifest, if already read. Default: it is read.
-        rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
+        rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank. Default: 0.
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
-        together: True if all ranks read it, each verifies the checksums of some files, and they tell each other then.
-            Default: this process verifies all.
+        together: True if all ranks read it at once and exchange the outcome: each then verifies the checksums of some
+            of the files. Default: this process verifies all.
 
     Raises:
-        CheckpointError: any file is missing, torn or altered.
+        CheckpointError: a file is missing, truncated or altered.
     """
     manifest = read_manifest(path) if manifest is None else manifest
     saved = manifest.ranks
     if world_size in (None, saved):
         ranks = [rank if rank < saved else 0]
-    elif rank == 0:  # gets what is summed over all ranks
+    elif rank == 0:  # it gets the sums over all ranks
         ranks = [*range(saved)]
     else:
         ranks = sorted({0, min(rank, saved - 1)})
     states = read_state(path, manifest, ranks, (rank, world_size) if together and world_size else (0, 1))
     first = ranks[0]
-    if manifest.own:
-        manifest = replace(manifest, **manifest.own[first])
-    others = states if world_size not in (None, saved) else {}
-    return Checkpoint(path, manifest, states[first], rank=first, others=others)
+    if manifest.rank_facts:
+        manifest = replace(manifest, **manifest.rank_facts[first])
+    rank_states = states if world_size not in (None, saved) else {}
+    return Checkpoint(path, manifest, states[first], rank=first, rank_states=rank_states)
 
 
 def flush_folder(path: Path) -> None:

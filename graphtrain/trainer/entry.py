@@ -12,7 +12,7 @@ from graphtrain.program import run_state
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_resume import choose
-from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
+from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore_checkpoint
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.generators import capture_random
 from graphtrain.storage.checkpoint import Checkpoint
@@ -33,7 +33,7 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
         if files is not None and environment is not None:
             # Written once, and again when it differs: it may be long.
             known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
-            name = checkpoint.path.name if checkpoint is not None else None
+            name = None if checkpoint is None else checkpoint.path.name if is_ours else str(checkpoint.path)
             files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
             run.writer.check()
         run.announce("resumed" if is_ours else "begun")
@@ -60,8 +60,9 @@ def _begin(run: LiveRun, options: ResumeOptions, holder: Any) -> bool:
         )
     checkpoint, run.writer.run_name = choose(files, options.resume, session.world)
     status = last_status(files.folder) if files is not None and checkpoint is not None else {}
+    lines = dict.fromkeys([*map(tuple, status.get("notices") or ()), *run.notices.last])
     run.notices.last.clear()
-    run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
+    run.notices.last.extend(lines)
     session.set_up(checkpoint, holder)
     is_over = checkpoint is not None and _resume(run, checkpoint, options, status)
     if checkpoint is None:
@@ -96,8 +97,8 @@ def go_back(run: LiveRun, node: str) -> None:
     trained, progress = session.trained, run_state.capture(session.compiled.state, set(), ("progress",))["progress"]
     session.compiled.release()
     session.watch.stop()
-    session.compile_again()
-    restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
+    session.recompile()
+    restore_checkpoint(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.loop.position))
     run.cut_back_to(checkpoint)
@@ -112,14 +113,14 @@ def go_back(run: LiveRun, node: str) -> None:
 def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> bool:
     """Resume from a checkpoint; `status` is the last one of the run. Returns True if the run was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
-    restored = restore(checkpoint, session, options)
+    restored = restore_checkpoint(checkpoint, session, options)
     is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
     is_over = is_newest and session.loop.ended and session.compiled.reevaluate_end(session.loop.position)[1]
     lines, run.changes = _report(run, checkpoint, restored)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.resume not in ("auto", "never") and files is not None:
-        where += f" from {checkpoint.path.name}"
+        where += f" from {checkpoint.path.name if is_ours else checkpoint.path}"
     place = session.compiled.run_clock.describe()
     repetition = repeated(session.trained, status) if is_ours else ""
     ended = "the run was finished before, so nothing is run" * is_over
@@ -132,9 +133,8 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     run.writer.saved, run.writer.returns = saved if is_unchanged else None, manifest.returns
     begins_lineage = bool(session.compiled.returning) and not is_unchanged
     must_save = not is_newest or ((restored.decided or begins_lineage) and not is_over)
-    if (
-        files is not None and must_save
-    ):  # so that from now on a resume chooses this state, and the run can go back to it
+    # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
+    if files is not None and must_save:
         run.save(SavePolicy("sync"), is_asked=begins_lineage)
     return is_over
 

@@ -375,7 +375,7 @@ class Trainer(RunView):
         run.trigger("start")
         failure: BaseException | None = None
         try:
-            with run.files.held() if run.files is not None else nullcontext():
+            with run.files.locked() if run.files is not None else nullcontext():
                 try:
                     with run.writer.completed():
                         get_ready(run, options, self, limit)

@@ -201,7 +201,11 @@ class Monitors:
                 continue
             if name.rpartition("/")[0] in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
                 message = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
-                raise UnknownMetricError(message, suggestion(name, recorder.metrics_in(recorder.latest)))
+                group, recorded = name.rpartition("/")[0], recorder.metrics_in(recorder.latest)
+                hint = suggestion(name, recorded)
+                if group and not any(metric.startswith(f"{group}/") for metric in recorded):
+                    hint = f"an evaluation records `{group}/...`: supply its data, such as `{group}_data`"
+                raise UnknownMetricError(message, hint)
 
     def _may_record(self, node: ProgramNode) -> bool:
         """True for a node that may still record a row: it has not run, and it does not end the graph."""

@@ -32,10 +32,12 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
+from docs.site_links import with_generated
 from graphtrain import Graph
 from graphtrain.command.cli import app, main
 from graphtrain.kind import DECLARED
@@ -86,9 +88,14 @@ def blocks_of(page: str) -> list[Block]:
     return blocks
 
 
+def read_page(path: Path) -> str:
+    """The text of the page at `path`, with what `make docs` generates in it."""
+    return with_generated(path.read_text(encoding="utf-8"))
+
+
 def read_blocks(path: Path) -> list[Block]:
     """Every fenced block of the page at `path`."""
-    return blocks_of(path.read_text(encoding="utf-8"))
+    return blocks_of(read_page(path))
 
 
 def commands_of(block: Block) -> list[Command]:
@@ -117,6 +124,11 @@ def without_fences(page: str) -> str:
 def without_code(page: str) -> str:
     """The page without fenced blocks and code spans, in which nothing is a link; its lines keep their numbers."""
     return re.sub(r"`[^`\n]*`", "", without_fences(page))
+
+
+def texts_of(svg: Path) -> list[str]:
+    """The texts of a picture, in order: its layout may differ between versions of graphviz."""
+    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8")))
 
 
 class PageError(AssertionError):
@@ -334,15 +346,23 @@ def _printed() -> Iterator[io.StringIO]:
 
 @contextlib.contextmanager
 def _as_found(folder: Path) -> Iterator[None]:
-    """Restore the modules and the path of this process afterwards, as if every command were a new process."""
-    modules, path = dict(sys.modules), list(sys.path)
+    """Hide the modules of the page and restore them and the path afterwards, as if every command were a new process."""
+    before, path = _modules_in(folder), list(sys.path)
+    for name in before:
+        del sys.modules[name]
     try:
         yield
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - set(modules):
-            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-                del sys.modules[name]
+        for name in _modules_in(folder):
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _modules_in(folder: Path) -> dict[str, ModuleType]:
+    """The imported modules of a folder, by name."""
+    files = {name: str(getattr(module, "__file__", None) or "") for name, module in sys.modules.items()}
+    return {name: sys.modules[name] for name, file in files.items() if file.startswith(str(folder))}
 
 
 def _command_here(words: list[str], *, keep_kinds: bool) -> int:

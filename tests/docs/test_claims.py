@@ -15,7 +15,7 @@ from graphtrain.command.cli import COMMANDS, app
 from graphtrain.graph.edit import VERBS
 from graphtrain.graph.registry import kind_of_node
 from graphtrain.kind.declaration import Declared
-from tests.docs.execution import read_blocks, without_code, without_fences
+from tests.docs.execution import read_blocks, read_page, without_code, without_fences
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -32,18 +32,18 @@ def by_name(path: Path) -> str:
 
 def spans(path: Path) -> list[str]:
     """The code spans of a page's prose."""
-    return _CODE.findall(without_fences(path.read_text(encoding="utf-8")))
+    return _CODE.findall(without_fences(read_page(path)))
 
 
 def anchors(path: Path) -> set[str]:
     """The anchors of the headings of a page."""
-    titles = re.findall(r"^#+ (.+)$", without_fences(path.read_text(encoding="utf-8")), re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", without_fences(read_page(path)), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("path", LINKED, ids=by_name)
 def test_every_relative_link_leads_somewhere(path: Path) -> None:
-    for target in _LINK.findall(without_code(path.read_text(encoding="utf-8"))):
+    for target in _LINK.findall(without_code(read_page(path))):
         if re.match(r"\w+:", target):
             continue
         file, _, anchor = target.partition("#")
@@ -89,7 +89,7 @@ def test_every_attribute_of_a_trainer_named_exists() -> None:
 
 
 def test_every_verb_is_used_and_described() -> None:
-    page = DOCS / "editing.md"
+    page = DOCS / "rewiring.md"
     used = set()
     for block in [*read_blocks(page), *read_blocks(DOCS / "graph-file.md")]:
         if block.language == "toml":

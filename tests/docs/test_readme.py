@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner
 
 from graphtrain.command.cli import app
-from tests.docs.execution import Page
+from tests.docs.execution import Page, texts_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -45,10 +45,6 @@ def test_the_refusal_shown_is_the_one_printed(folder: Path) -> None:
     assert result.output == shown.group(1)
 
 
-def texts_of(svg: Path) -> list[str]:
-    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8")))
-
-
 def test_the_picture_is_what_its_command_draws(folder: Path) -> None:
     """The layout may differ between versions of graphviz; the texts may not."""
     words = re.search(r"`graphtrain (diff .* -o difference.svg)`", TEXT)
@@ -62,7 +58,7 @@ def test_the_picture_is_what_its_command_draws(folder: Path) -> None:
 @pytest.mark.full
 def test_the_picture_of_a_module_is_what_its_command_draws(folder: Path) -> None:
     pytest.importorskip("lightning")
-    page = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
     module = re.search(r"```python net.py\n(.*?)```", page, re.DOTALL)
     words = re.search(r"`graphtrain (show --lightning .* -o net.svg)`", TEXT)
     assert module is not None and words is not None

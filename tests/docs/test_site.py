@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from docs import site_docstrings, site_links
+import graphtrain
+from docs import site_docstrings, site_gallery, site_links, site_set_ups
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
-from tests.docs.execution import blocks_of
+from tests.docs.execution import blocks_of, read_page, texts_of
 from tests.shipped import KINDS, module_of
-from tests.training.gallery.page import words_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,7 +23,7 @@ PAGES = sorted(DOCS.glob("*.md"))
 
 def directives(page: str) -> list[str]:
     """What a page shows the docstrings of."""
-    return re.findall(r"^::: (\S+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(r"^::: (\S+)$", read_page(DOCS / page), re.MULTILINE)
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -32,14 +32,11 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 def test_the_api_has_every_name_that_is_exported() -> None:
-    tree = ast.parse((ROOT / "graphtrain" / "__init__.py").read_text(encoding="utf-8"))
-    imported = [alias.asname for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) for alias in each.names]
-    exported = {name for name in imported if name is not None} - {"__version__"}
-    assert sorted(directives("api.md")) == sorted(f"graphtrain.{name}" for name in exported)
+    assert sorted(directives("api.md")) == sorted(f"graphtrain.{name}" for name in graphtrain.__all__)
 
 
 def test_the_page_of_kinds_has_each_of_them() -> None:
-    headings = re.findall(r"^### (\w+)\n\n::: (\S+)\.(\w+)$", (DOCS / "kinds.md").read_text("utf-8"), re.MULTILINE)
+    headings = re.findall(r"^### (\w+)\n\n::: (\S+)\.(\w+)$", read_page(DOCS / "kinds.md"), re.MULTILINE)
     assert sorted(name for name, _, _ in headings) == sorted(KINDS)
     for name, module, implementation in headings:
         assert module == module_of(KINDS[name])
@@ -47,7 +44,9 @@ def test_the_page_of_kinds_has_each_of_them() -> None:
         assert implementation in names, name
 
 
-@pytest.mark.parametrize("module", [site_links, site_docstrings], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [site_links, site_docstrings, site_gallery, site_set_ups], ids=lambda module: module.__name__
+)
 def test_the_examples_in_the_hooks(module: object) -> None:
     tried = doctest.testmod(module)  # type: ignore[arg-type]
     assert tried.attempted > 0 and tried.failed == 0
@@ -55,7 +54,7 @@ def test_the_examples_in_the_hooks(module: object) -> None:
 
 @pytest.mark.parametrize("path", [*PAGES, *(ROOT / name for name in site_links.PAGES)], ids=lambda path: path.stem)
 def test_no_link_leads_out_of_the_site_and_no_block_is_lost(path: Path) -> None:
-    text, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
+    text, name = read_page(path), str(path.relative_to(ROOT))
     changed = site_links.for_the_site(text, name)
     place = site_links.place_in_site(name)
     outside = [target for target in site_links.targets_of(changed, place) if target.startswith("..")]
@@ -83,4 +82,4 @@ def test_the_picture_of_the_tutorial_is_of_its_graph(tmp_path: Path) -> None:
     fit = Graph.load("fit")
     changed = fit.set("finish", after="20 epochs").set("accumulate", every=4).set("clip", max_norm=1.0)
     drawn = render(fit.diff(changed.insert("average", average, after="step")), tmp_path / "drawn.svg")
-    assert words_of(drawn) == words_of(DOCS / "pictures" / "tutorial.svg")
+    assert texts_of(drawn) == texts_of(DOCS / "pictures" / "tutorial.svg")

@@ -161,7 +161,7 @@ def test_a_later_declaration_wins_and_one_of_a_user_over_a_shipped_one() -> None
 
 def test_a_node_is_idle_without_a_parameter() -> None:
     kind = kind_of(node(name="limit", optional="bound")(lambda *, bound=None, other=None: None))
-    assert kind.idle_without == ("bound",)
+    assert kind.enabling_parameters == ("bound",)
     idle = {bound: kind.is_idle({"bound": bound, "other": None}) for bound in (None, math.inf, 2.0, 0.0)}
     assert idle == {None: True, math.inf: True, 2.0: False, 0.0: False}
 
@@ -340,35 +340,35 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: node(effects="backwards")(fn("def f()")),
      "f: unknown effect 'backwards'; known: backward"),
     (lambda: node(effects="eval model")(fn("def f()")), "f: 'eval model': an effect on gradients is followed by"),
-    (lambda: node(transient="x")(fn("def f()")), "f: transient slot 'x' is not among what it writes"),
+    (lambda: node(transient="x")(fn("def f()")), "f: transient: 'x' is not a slot that the kind writes"),
     (lambda: node(writes="a b")(fn("def f()")), "f: the names of slots are identifiers, each once; got 'a b'"),
     (lambda: node(writes=("a", "a"))(fn("def f()")), "f: the names of slots are identifiers, each once; got 'a'"),
     (lambda: node(name="a b")(fn("def f()")), "the name of a kind must be an identifier; got 'a b'"),
     (lambda: node(lambda: None), "the name of a kind must be an identifier; got '<lambda>'"),
-    (lambda: kind_of(lambda: None), "the name of a kind must be … '<lambda>': give `node(name=...)`"),
+    (lambda: kind_of(lambda: None), "the name of a kind must be … '<lambda>': use `node(name=...)`"),
     (lambda: node(3), "@node marks a function or a class; got 3"),  # type: ignore[call-overload]
     (lambda: node(len), "len: <built-in function len> cannot be marked"),
     (lambda: node(type("Thing", (), {})), "thing: a class kind needs a method __call__"),
     (lambda: node(thing(__call__=fn("def f(self, *, n=1)"))), "thing: __call__: … annotated attributes, … `n`"),
     (lambda: node(thing(setup=fn("def f(self, *, model)"))), "thing: setup: … slots are positional; not `model`"),
-    (lambda: node(thing(__init__=fn("def f(self, size)"))), "thing: a class kind is made without arguments … 'size'"),
+    (lambda: node(thing(__init__=fn("def f(self, size)"))), "thing: `__init__` of a kind takes no arguments … 'size'"),
     (lambda: node(thing(n=progress(0))), "thing: n: progress needs a type"),
     (lambda: node(thing(n=progress(0, counts="bakward"), n_type=int)),  # type: ignore[arg-type]
      "thing: n: unknown effect 'bakward' to count"),
     (lambda: node(step_inputs={"epoch": "rounds"})(thing(n=progress(0), n_type=int)),
-     "thing: a step input is 'rounds', which is not a field"),
+     "thing: step_inputs: 'rounds' is not a field"),
     (lambda: node(extra_due_fields={"n": "m"})(thing(n=progress(False), n_type=bool)),
-     "thing: also due by 'n', not a bool field of a kind with a trigger"),
+     "thing: extra_due_fields: 'n' is not a bool field of a kind with a trigger"),
     (lambda: node(extra_due_fields={"n": "m"})(thing(n=progress(False), n_type=bool, **PERIODIC)),
-     "thing: due by 'm', which is no parameter; known: every, from"),
+     "thing: extra_due_fields: 'm' is not a parameter; known: every, from"),
     (lambda: node(family="colourful")(fn("def f()")), "f: unknown family 'colourful'"),  # type: ignore[call-overload]
-    (lambda: node(copies={"mean": "model"})(fn("def f(model)")), "f: the copy 'mean': it reads the copy"),
-    (lambda: node(varying="m")(fn("def f(*, n=1, k=2)")), "f: varying 'm', which is no parameter; known: n, k"),
+    (lambda: node(copies={"mean": "model"})(fn("def f(model)")), "f: copies: the kind must read both 'mean'"),
+    (lambda: node(varying="m")(fn("def f(*, n=1, k=2)")), "f: varying: 'm' is not a parameter; known: n, k"),
     (lambda: node(varying="every")(fn("def f(*, every: Trigger)")), "f: 'every' cannot be varying"),
-    (lambda: node(thing(at_end=fn("def f(self, model)"))), "thing: at_end: it reads what __call__ reads"),
+    (lambda: node(thing(at_end=fn("def f(self, model)"))), "thing: at_end reads nothing, or what __call__ reads"),
     (lambda: node(thing(__call__=fn("def f(self, a, b=1)"), at_body_end=fn("def f(self, a, b)"))),
-     "thing: at_body_end: it reads what __call__ reads, … a, b"),
-    (lambda: node(thing(release=fn("def f(self, model)"))), "thing: release: it takes no arguments"),
+     "thing: at_body_end reads nothing, or what __call__ reads, … a, b"),
+    (lambda: node(thing(release=fn("def f(self, model)"))), "thing: release takes no arguments"),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Promise 18: `graphtrain explain`: why a run ended, and what to do next, from its run directory alone."""
+"""Promise 18: `graphtrain explain`: why a run ended, and what to do next, from its run directory alone; and codes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import re
 import shlex
 import signal
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import graphtrain
+from tests.docs.execution import read_page
 from tests.looking.conftest import Command
 from tests.looking.running import TINY, forget, gone
 
@@ -44,13 +47,13 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     assert re.fullmatch(r"r: failed, step 3, epoch 1, batch 4/4, \d+ s ago", told[""][0])
     assert told[""][1:] == ["  it failed in node `train_batch`: OSError: no data (tiny.py:7)"]
     (start,) = told["starts"]
-    assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", start)
+    assert re.fullmatch(rf"{TIME}  started on \S+ by process \d+", start)
     assert told["checkpoints"][0] == "newest 000001-step-2, step 2"
     assert told["next"] == [
         "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",
-        "repeats it up to the node that failed; --pdb opens a debugger there",
+        "replays it up to the node that failed; --pdb opens a debugger there",
         "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --run-dir r",
-        "resumes it; remove the cause of the error first",
+        "resumes it; fix the error first",
     ]
     forget("tiny")
     (folder / "tiny.py").write_text(TINY)
@@ -106,7 +109,7 @@ def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: C
     told = sections(command("explain", "r").out)
     early = "  it ended before 9 epochs: early_stop: val/loss has not improved on .* in 3 values"
     assert re.fullmatch(early, told[""][1]) and len(told[""]) == 2
-    by_a_node = "it was ended by `early_stop`: set it otherwise, as in early_stop.patience=6"
+    by_a_node = "`early_stop` ended it: change its parameters, as in early_stop.patience=6"
     assert told["next"] == [f"nothing; {by_a_node}"]
     later = [word.replace("9 epochs", "20 epochs") for word in words]
     assert command(*later, "r").err.endswith(f"; {by_a_node}\n")
@@ -131,7 +134,7 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
     assert killed[""][1].endswith("is gone: killed, out of memory, its disk was full, or the machine went down")
     assert killed["next"] == [
         "run the program again, with this run directory",
-        "starts it from the beginning: there is no checkpoint",
+        "starts it from the beginning, as there is no checkpoint",
     ]
     assert told(state="interrupted")[""][1].startswith("  it was interrupted immediately in node `train_batch`")
     running = told(not_finite="loss is NaN since step 30")
@@ -155,7 +158,7 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
     assert told["next"] == [
         "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --fork r/000002-step-4 "
         "--overlay check_finite --run-dir r-2",
-        "names the batch with which the loss diverges",
+        "names the batch at which the loss diverges",
     ]
     assert rows_of(command("ls", ".").out)[:2] == ["r", "finished, not finite by step 6"]
     forget("tiny")
@@ -175,3 +178,32 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
 def rows_of(out: str) -> list[str]:
     """The cells of the first run that is listed."""
     return re.split(r" {2,}", out.splitlines()[1].strip())
+
+
+# ---- the codes of problems
+
+SOURCES, CORPUS = Path(graphtrain.__file__).parent, Path(__file__).parents[1] / "graph"
+PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
+
+
+def codes_in(paths: Iterable[Path], pattern: str) -> list[str]:
+    texts = [path.read_text(encoding="utf-8") for path in paths if path.name != "codes.py"]
+    return sorted({code for text in texts for code in re.findall(pattern, text)})
+
+
+def test_each_code_of_a_broken_graph_is_explained(command: Command) -> None:
+    for code in codes_in(CORPUS.glob("*.py"), r"\bG[0-7]\d\d\b"):
+        result = command("explain", code)
+        assert result.code == 0 and result.out.startswith(f"{code}: "), code
+        assert "\n\nwithout the check:\n  " in result.out and "\n\nwhat to do:\n  " in result.out, code
+
+
+def test_the_page_of_checks_has_each_code_that_can_be_reported() -> None:
+    rows = re.findall(r"^\| (G\d\d\d) \| .+? \| .+? \| .+ \|$", read_page(PAGE), flags=re.MULTILINE)
+    assert rows == codes_in(SOURCES.rglob("*.py"), r'"(G\d\d\d)"')
+
+
+def test_a_code_that_does_not_exist(command: Command) -> None:
+    result = command("explain", "G499")
+    assert result.code == 2
+    assert result.err == "error: there is no code `G499`\n  hint: docs/checks.md lists all of them\n"

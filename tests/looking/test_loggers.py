@@ -353,7 +353,7 @@ def test_wandb_has_every_row_once(lost: int, tiny: Path, command: Command, monke
 
 @pytest.mark.full
 def test_the_recipe_for_other_services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "loggers.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     (recipe,) = [block for block in re.findall(r"```python[^\n]*\n(.*?)```", page, re.DOTALL) if "mlflow" in block]
     sent: dict[str, list[Any]] = {"mlflow": [], "trackio": [], "runs": []}
 

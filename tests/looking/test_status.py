@@ -251,7 +251,7 @@ def test_a_start_that_fails_leaves_the_status_of_a_run(tiny: Path, command: Comm
 
 def test_no_runs(folder: Path, command: Command) -> None:
     result = command("ls", ".")
-    assert (result.code, result.out, result.err) == (0, "", "no run in ., nor in the folders below it\n")
+    assert (result.code, result.out, result.err) == (0, "", "there is no run in ., or in the folders below it\n")
     (folder / "empty").mkdir()
     assert "there is no run in `empty`" in command("status", "empty").err
 
@@ -280,6 +280,8 @@ def test_the_best_of_each_node_has_a_name_for_every_command(tiny: Path, command:
         result = command(*again, *words, "--run-dir", f"of{words[0]}")
         assert result.code == 0, result.err
     assert json.loads((tiny / "of--fork" / "starts.jsonl").read_text())["checkpoint"].endswith(first)
+    for words in (["status", "of--fork"], ["explain", "of--fork"]):
+        assert f"started from r/checkpoints/{first}" in command(*words).out, "the run that it was forked from"
     assert command("replay", "tiny.py", "--run-dir", "r", "--to", "best:worst").code == 0
     result = command("export", "r/best:wrost", "no.safetensors")
     assert (

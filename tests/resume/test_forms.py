@@ -147,7 +147,7 @@ LOST: dict[str, tuple[Change, str]] = {
     "a parameter that appears": (
         lambda model, optimizer: model.register_parameter("extra", nn.Parameter(torch.ones(2))),
         f"{OF_MODEL}`extra`; a resume with this `setup` is refused, or not exact: make all of it in `setup`, and let "
-        "training switch it on (docs/recipes.md, A model that grows)",
+        "training switch it on (docs/gallery.md, A model that grows)",
     ),
     "layers that are appended": (append_layers, f"{OF_MODEL}`more.weight`, `more.bias`; "),
     "one that goes": (lambda model, optimizer: model.head.register_parameter("bias", None), f"{OF_MODEL}`head.bias`; "),

@@ -1,0 +1,125 @@
+"""What `make docs` puts into a page in place of a line ``<!-- generated: NAME -->``: reference that the source knows.
+
+The page in git has the introduction and the line, and a link to it works in the repository too. A function returns
+Markdown as if it stood on a page in `docs/`: its links are those of the repository.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+from click.testing import CliRunner
+
+from graphtrain.adapters._training_arguments import INSTEAD, NO_EFFECT
+from graphtrain.adapters.lightning_flags import ELSEWHERE, EQUIVALENTS, REFUSED_CALLBACKS
+from graphtrain.checks.codes import CODES
+from graphtrain.checks.codes import FAMILIES as FAMILIES_OF_CODES
+from graphtrain.command.cli import COMMANDS, app
+from graphtrain.graph.registry import find_kind, known_kinds
+from graphtrain.kind import Kind
+from graphtrain.kind.declaration import FAMILIES
+
+_GALLERY = "graphtrain.graphs.gallery."
+_TITLES = {
+    "data": "Batches and data",
+    "compute": "Forward and backward",
+    "gradient": "Windows and gradients",
+    "update": "Steps, schedules and weights",
+    "choice": "Choices",
+    "bookkeeping": "Epochs, metrics and the end",
+    "saving": "Checkpoints and predictions",
+    "ranks": "Several processes",
+}
+
+
+def kinds() -> str:
+    """Every shipped kind with its docstring, by the family in which it is drawn; those of the gallery come last."""
+    found = [kind for name in known_kinds() if (kind := find_kind(name)) is not None]
+    shipped = [kind for kind in found if kind.implementation.__module__.startswith("graphtrain.nodes.")]
+    of_gallery = [kind for kind in found if kind.implementation.__module__.startswith(_GALLERY)]
+    by_family = groupby(sorted(shipped, key=_family), key=_family)
+    sections = [(_TITLES.get(FAMILIES[family], FAMILIES[family]), [*each]) for family, each in by_family]
+    return "\n\n".join(f"## {title}\n\n{_docstrings(each)}" for title, each in [*sections, ("The gallery", of_gallery)])
+
+
+def _family(kind: Kind) -> int:
+    return FAMILIES.index(kind.family)
+
+
+def _docstrings(kinds: list[Kind]) -> str:
+    each = [(kind.name, kind.implementation) for kind in kinds]
+    return "\n\n".join(f"### {name}\n\n::: {made.__module__}.{made.__qualname__}" for name, made in each)
+
+
+def commands() -> str:
+    """Every command with its help, as `graphtrain COMMAND --help` prints it."""
+    return "\n\n".join(f"### graphtrain {name}\n\n```text\n{_help(name)}```" for name in COMMANDS)
+
+
+def _help(name: str) -> str:
+    return CliRunner().invoke(app, [name, "--help"], prog_name="graphtrain", terminal_width=110).output
+
+
+def checks() -> str:
+    """Every code of a problem, one line each, in a table for each family."""
+    tables = []
+    for family, title in FAMILIES_OF_CODES.items():
+        rows = [[name, *code] for name, code in CODES.items() if name.startswith(family)]
+        table = _table(["code", "what is found", "without the check", "what to do"], rows)
+        tables.append(f"## {family}xx: {title}\n\n{table}")
+    return _with_links("\n\n".join(tables))
+
+
+def lightning_names() -> str:
+    """What the adapter for Lightning refuses: arguments, callbacks, attributes of `self.trainer`."""
+    arguments = [[f"`{name}`", _shown(values), instead] for name, (values, instead) in ELSEWHERE.items()]
+    tables = [_table(["argument of the Trainer", "an error unless it is", "here"], arguments)]
+    for title, refused in (("callback", REFUSED_CALLBACKS), ("attribute of `self.trainer`", EQUIVALENTS)):
+        tables.append(_table([title, "here"], [[f"`{name}`", instead] for name, instead in refused.items()]))
+    return "\n\n".join(tables)
+
+
+def _shown(values: tuple[Any, ...]) -> str:
+    return ", ".join(f"`{value!r}`" for value in values)
+
+
+def trainer_names() -> str:
+    """What the adapter for Transformers refuses in TrainingArguments, and what has no effect."""
+    refused = [[_quoted(names), _with_links(instead)] for instead, names in INSTEAD.items()]
+    ignored = f"These have no effect: {_quoted(sorted(NO_EFFECT))}."
+    return f"{_table(['an error, if it is set', 'here'], refused)}\n\n{ignored}"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(columns: list[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _with_links(text: str) -> str:
+    """The text with a link in place of the name of a page."""
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
+
+
+def _of(module: str, function: str) -> Callable[[], str]:
+    """A function of another module, which is imported when a page asks for it."""
+    return lambda: str(getattr(import_module(f"docs.{module}"), function)())
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "kinds": kinds,
+    "checks": checks,
+    "commands": commands,
+    "lightning-names": lightning_names,
+    "trainer-names": trainer_names,
+    "gallery": _of("site_gallery", "gallery"),
+    "set-ups": _of("site_set_ups", "set_ups"),
+}
+"""NAME -> what returns the Markdown."""
