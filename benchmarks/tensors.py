@@ -109,7 +109,7 @@ class Listed:
         path = self._folder / "000001-step-1"
         shutil.rmtree(path, ignore_errors=True)
         staged = StagedState({"resources": {"memory": {"list": self._tensors}}}, {}, self._buffers)
-        with new_folder(path, staged.given_up) as folder:
+        with new_folder(path, staged.abandoned) as folder:
             files = write_files(folder, 0, staged)
             report = {"files": files, "digest": staged.digest(files)}
             write_manifest(folder, manifest_of(Manifest(), staged, None, [report]))

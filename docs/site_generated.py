@@ -6,12 +6,15 @@ Markdown as if it stood on a page in `docs/`: its links are those of the reposit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import import_module
 from itertools import groupby
 
 from click.testing import CliRunner
 
+from graphtrain.checks.codes import CODES
+from graphtrain.checks.codes import FAMILIES as FAMILIES_OF_CODES
 from graphtrain.command.cli import COMMANDS, app
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Kind
@@ -58,6 +61,16 @@ def _help(name: str) -> str:
     return CliRunner().invoke(app, [name, "--help"], prog_name="graphtrain", terminal_width=110).output
 
 
+def checks() -> str:
+    """Every code of a problem, one line each, in a table for each family."""
+    tables = []
+    for family, title in FAMILIES_OF_CODES.items():
+        rows = [f"| {name} | {' | '.join(code)} |" for name, code in CODES.items() if name.startswith(family)]
+        head = "| code | what is found | without the check | what to do |\n| --- | --- | --- | --- |"
+        tables.append("\n".join([f"## {family}xx: {title}\n\n{head}", *rows]))
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", "\n\n".join(tables))
+
+
 def _of(module: str, function: str) -> Callable[[], str]:
     """A function of another module, which is imported when a page asks for it."""
     return lambda: str(getattr(import_module(f"docs.{module}"), function)())
@@ -65,6 +78,7 @@ def _of(module: str, function: str) -> Callable[[], str]:
 
 GENERATED: dict[str, Callable[[], str]] = {
     "kinds": kinds,
+    "checks": checks,
     "commands": commands,
     "gallery": _of("site_gallery", "gallery"),
     "set-ups": _of("site_set_ups", "set_ups"),

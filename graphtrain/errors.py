@@ -89,11 +89,11 @@ class GuardError(GraphtrainError, RuntimeError):
 
     def __init__(self, node: str, guard: str, expression: str, error: BaseException) -> None:
         self.node, self.guard = node, guard
-        what = f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}"
+        message = f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}"
         hint = "a guard must have a value at every visit; add a condition that excludes this case"
         if isinstance(error, TypeError) and "nothing yet" not in str(error):
             hint = "let what writes it write a number, as a tensor's `.item()`"
-        super().__init__(f'{what}\n  {guard} = "{expression}"', hint)
+        super().__init__(f'{message}\n  {guard} = "{expression}"', hint)
 
 
 class ExpressionError(GraphtrainError, RuntimeError):
@@ -138,7 +138,7 @@ class RanksDivergedError(RanksError):
 
 
 class RankFailedError(RanksError):
-    """Another rank that has failed, has ended, or did not come in time."""
+    """Another rank that has failed, has ended, or did not arrive in time."""
 
 
 class LifeCycleError(GraphtrainError, RuntimeError):

@@ -52,8 +52,8 @@ def error_lines(error: Any, most: int = 200) -> list[str]:
     >>> error_lines("UsageError: no script hint: name one")
     ['UsageError: no script', 'hint: name one']
     """
-    what, mark, hint = str(error).rpartition(" hint: ")
-    return [shown(what, most), f"hint: {shown(hint, most)}"] if mark else [shown(error, most)]
+    message, mark, hint = str(error).rpartition(" hint: ")
+    return [shown(message, most), f"hint: {shown(hint, most)}"] if mark else [shown(error, most)]
 
 
 @final

@@ -37,31 +37,31 @@ class MetricObjects:
 
     def __init__(self, objects: Mapping[str, Any], prefixes: Mapping[str, str], recorder: Recorder) -> None:
         inputs = {name: inputs_of(value) for name, value in objects.items()}
-        self._inputs = {name for taken in inputs.values() for name in taken} - {_KEPT}
-        self._own: list[tuple[str, Any, Mapping[str, bool], Means]] = []
+        self._inputs = {name for names in inputs.values() for name in names} - {_KEPT}
+        self._updated: list[tuple[str, Any, Mapping[str, bool], Means]] = []
         for name, value in objects.items():
             for prefix, owner in sorted(prefixes.items(), reverse=True):  # "epoch/" before ""
                 inner = name.removeprefix(prefix)
                 if name.startswith(prefix) and (owner not in (LOG, EPOCH) or "/" not in inner):
-                    self._own.append((name, value, inputs[name], updates_of(recorder, owner)))
+                    self._updated.append((name, value, inputs[name], updates_of(recorder, owner)))
                     break
 
     def update(self, result: Any, function: str) -> Any:
         """Update the objects of the node by a result of `function`; returns it without what is no metric of its own."""
         returned = result if isinstance(result, Mapping) else {}
-        for name, value, inputs, updates in self._own:
+        for name, value, inputs, updates in self._updated:
             if missing := [each for each, is_required in inputs.items() if is_required and each not in returned]:
                 got = quoted(map(str, returned)) if returned else described(result)
                 raise UsageError(
                     f"the metric object `{name}` is updated with {quoted(missing)}; `{function}` returned {got}",
-                    "return what `update` takes by name, beside the loss",
+                    "return what `update` takes by name, besides the loss",
                 )
             with torch.no_grad():
                 value.update(**{each: resources.without_graph(returned[each]) for each in inputs if each in returned})
             updates.add({name: Sum(1)}, 1)
-        return self.without_taken(result)
+        return self.drop_inputs(result)
 
-    def without_taken(self, result: Any) -> Any:
+    def drop_inputs(self, result: Any) -> Any:
         """A result without the values that objects take, of this node or another one."""
         if not isinstance(result, Mapping):
             return result
@@ -78,27 +78,27 @@ def recorded(
     owner: str,
     recorder: Recorder,
     ranks: Agreement | None,
-    beside: Collection[str] = (),
+    other_names: Collection[str] = (),
     *,
     ends: bool = True,
 ) -> dict[str, float]:
     """The values of all objects of `LOG`, `EPOCH` or an evaluation that were updated since they were last recorded.
 
-    The objects are reset if that `ends` what they measure; `beside` has the names of other metrics of the row.
+    The objects are reset if that `ends` what they measure; `other_names` has the names of other metrics of the row.
     """
     updated = updates_of(recorder, owner).take(_WHOLE, ends=ends)
-    own = {name: value for name, value in objects.items() if name in updated}
-    whole = joined(own, ranks) if own and ranks is not None else own
+    chosen = {name: value for name, value in objects.items() if name in updated}
+    whole = joined(chosen, ranks) if chosen and ranks is not None else chosen
     metrics: dict[str, float] = {}
     for name, value in whole.items():
         for metric, number in named_values(name, value.compute()):
-            if metric in metrics or metric in beside:
+            if metric in metrics or metric in other_names:
                 raise UsageError(
                     f"the metric `{metric}` is given by the metric object `{name}`, and by another one or a mean",
                     "give one of them another name",
                 )
             metrics[metric] = number
-    for value in own.values() if ends else ():
+    for value in chosen.values() if ends else ():
         value.reset()
     return metrics
 
@@ -137,8 +137,8 @@ def inputs_of(value: Any) -> dict[str, bool]:
             inputs[each.name] = each.default is each.empty
     if any(each.kind is each.VAR_KEYWORD for each in parameters) and isinstance(value, torch.nn.Module):
         for inner in value.children():
-            given = inputs_of(inner) if hasattr(inner, "update") else {}
-            inputs |= {name: is_required or inputs.get(name, False) for name, is_required in given.items()}
+            inner_inputs = inputs_of(inner) if hasattr(inner, "update") else {}
+            inputs |= {name: is_required or inputs.get(name, False) for name, is_required in inner_inputs.items()}
     return inputs
 
 

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
-from graphtrain.data import NOTHING
-from graphtrain.data.batch import move, tensors_held, trace
+from graphtrain.data.batch import NOTHING, as_tuples, move, trace
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import drawn_from, length_of, parts_of
-from graphtrain.data.shares import Share, round_size
+from graphtrain.data.shares import RankBatches, round_size
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
 from graphtrain.data.state import AsOpened, DataState
-from graphtrain.data.together import Together, without_batch
+from graphtrain.data.together import Together, empty_loader
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.declaration import WrittenBatches
 from graphtrain.state.content import content_hash
-from graphtrain.state.generators import RandomAside, same_state
+from graphtrain.state.generators import PreservedRandom, same_state
 
 if TYPE_CHECKING:
     from graphtrain.program.agreement import Agreement
@@ -59,13 +58,15 @@ class Reading:
     run: DataOfRun
     limit: float | None
     move: Callable[[Any], Any] | None
-    held_number: int  # among several ranks, which of the batches of the source the last one was
+    last_number: int  # among several ranks, which of the batches of the source the last one was
     is_in_turn = False  # loaders are read one after the other
     length_in_turn = 0  # of all loaders; 0 where that is not known
 
     def __init__(self, node: Any) -> None:
         self.node = node  # its parameters say how data is read, its progress where it is
-        self.held = self._supplied = NOTHING  # of the last batch that was fetched here, what tells its tensors later
+        self.last_fetched = self._supplied = (
+            NOTHING  # of the last batch that was fetched here, what tells its tensors later
+        )
         self._written: WrittenBatches | None = None
         # Made once: one that keeps its position keeps it when the node is set up again.
         self._sources: dict[str, Source] = {}
@@ -159,7 +160,7 @@ class Reading:
             length, state["limit"] = None if length is None else min(length, most), most
         self.batches, node.length, node.source_state = batches, length, state
         if self.run.ranks is not None:
-            self.held, node.last_batch = NOTHING, {}
+            self.last_fetched, node.last_batch = NOTHING, {}
         node.opened, node.pass_over = True, False
         node.last = node.exhausted = node.empty = node.ended = False
         node.turns += 1
@@ -174,7 +175,7 @@ class Reading:
         """End what is open, and the epoch unless it reads another loader."""
         node = self.node
         if self.is_in_turn and not self.consumed():
-            raise without_batch(node.loader)
+            raise empty_loader(node.loader)
         self.end()
         node.source_state = {}
         node.last = node.ended or node.loader == [*self.loaders][-1]
@@ -194,7 +195,7 @@ class Reading:
 
     def release(self) -> None:
         """End the worker processes of what is open; if another batch is fetched, it is reopened where it was."""
-        if isinstance(self.batches, Share):
+        if isinstance(self.batches, RankBatches):
             self.batches.release()
         elif any(getattr(part, "num_workers", 0) for part in self.parts):
             self.batches = self._reopened(self.consumed() + len(self.ahead))  # which ends the iterator that has them
@@ -235,26 +236,26 @@ class Reading:
         Of a `Loader` every rank loads its own batches, and knows of the others by their numbers. Of data that gives one
         batch after the other, every rank draws those of all ranks, and keeps its own.
         """
-        share, first, end, rank = self.batches, self.consumed(), self.node.length, ranks.rank
+        batches, first, end, rank = self.batches, self.consumed(), self.node.length, ranks.rank
         left = [each() for each in self.run.windows]
-        if not isinstance(share, Share):
+        if not isinstance(batches, RankBatches):
             is_within = end is not None and first < end  # it may have more
             most = end if is_within else self.node.source_state.get("limit")
             size = round_size(first, most, ranks.world_size, left)
             drawn = [*itertools.takewhile(lambda batch: batch is not NOTHING, (self.next() for _ in range(size)))]
             if opens:
-                _agree(ranks, self.name, (end, [trace(tensors_held(batch)) for batch in drawn]))
+                _agree(ranks, self.name, (end, [trace(as_tuples(batch)) for batch in drawn]))
             stand_in = drawn[0] if rank >= len(drawn) > 0 and ranks.sharded else NOTHING
             batch = drawn[rank] if rank < len(drawn) else NOTHING
             return Round(batch, [*map(count, drawn)], first + rank, None, stand_in)
         end = end or 0
         size = round_size(first, end, ranks.world_size, left) if first < end else 0
         numbers = range(first, first + size)
-        batch = share.batch(first + rank, end) if rank < size else NOTHING
-        stand_in = share.batch(first, end) if rank >= size > 0 and ranks.sharded else NOTHING
-        counts = [share.epoch.samples(number) for number in numbers]
+        batch = batches.batch(first + rank, end) if rank < size else NOTHING
+        stand_in = batches.batch(first, end) if rank >= size > 0 and ranks.sharded else NOTHING
+        counts = [batches.epoch.samples(number) for number in numbers]
         if opens or self.run.counts_by_hand:
-            content = (len(share.epoch), [share.epoch.indices(number) for number in numbers]) if opens else ()
+            content = (len(batches.epoch), [batches.epoch.indices(number) for number in numbers]) if opens else ()
             records = _agree(ranks, self.name, content, count(batch) if rank < size else 0)
             counts = [record["samples"] for record in records[:size]] if self.run.counts_by_hand else counts
         return Round(batch, counts, first + rank, first + size >= end, stand_in)
@@ -268,7 +269,7 @@ class Reading:
         position: dict[str, Any] = {"loaders": {name: reported for name, reported in known.items() if reported}}
         if self._written is not None and not node.pass_over and self.source.data is not self._written.now():
             position["epoch_data"] = self.source.data  # another is written, for the next epoch
-        if self.held is not NOTHING:
+        if self.last_fetched is not NOTHING:
             node.last_batch = self._last_batch()
         if self.ahead and not self.source.redraws:
             position["ahead"] = self.ahead
@@ -276,10 +277,10 @@ class Reading:
 
     def _last_batch(self) -> dict[str, Any]:
         """The number of the last batch among those of the source, and what it is known by."""
-        if self.held is NOTHING:
+        if self.last_fetched is NOTHING:
             return {}
-        number = self.consumed() - 1 if self.run.ranks is None else self.held_number
-        return {"number": number, "trace": trace(self.held)}
+        number = self.consumed() - 1 if self.run.ranks is None else self.last_number
+        return {"number": number, "trace": trace(self.last_fetched)}
 
     def load(self, position: Mapping[str, Any]) -> None:
         """Take what `position` returned; in an epoch, open what was open, behind the batches that it had given."""
@@ -309,20 +310,20 @@ class Reading:
         number: int = last.get("number", drawn)
         if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
             number = drawn
-        with RandomAside([generator for part in self.parts for generator in drawn_from(part)]):
+        with PreservedRandom([generator for part in self.parts for generator in drawn_from(part)]):
             now = [copy.deepcopy(state.changed(part)) for part in self.parts]
             self.batches = batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
             if number < drawn:
                 before = [generator.get_state() for generator in drawn_from(self.source.data)]
-                is_share = isinstance(batches, Share)
-                redrawn = batches.batch(number, node.length) if is_share else next(batches, NOTHING)
+                is_of_rank = isinstance(batches, RankBatches)
+                redrawn = batches.batch(number, node.length) if is_of_rank else next(batches, NOTHING)
                 after = [generator.get_state() for generator in drawn_from(self.source.data)]
                 if redrawn is NOTHING and source.replays:
                     raise ended_early(number, drawn)
                 # Random numbers are others than in training, which has drawn between two batches.
                 if source.redraws or not number or all(map(same_state, before, after)):
                     self._compare(last["trace"], redrawn, number)
-            if not isinstance(batches, Share):
+            if not isinstance(batches, RankBatches):
                 for _ in range(number + 1, drawn):  # of other ranks, and those that were saved ahead
                     next(batches, NOTHING)
                 self.ahead += itertools.islice(batches, node.fetched_ahead - len(self.ahead))
@@ -331,12 +332,12 @@ class Reading:
 
     def _compare(self, saved: Mapping[str, Any], redrawn: Any, number: int) -> None:
         """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
-        now = trace(tensors_held(redrawn))
+        now = trace(as_tuples(redrawn))
         if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
             line = f"{self.name} differs: batch {number + 1} of epoch {self.node.epoch + 1} is not what it was"
-            state, drawn_again = self.run.state, self.run.state.digest(self.source.data)
+            state, digest = self.run.state, self.run.state.digest(self.source.data)
             # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
-            state.comparisons.append(lambda: line if state.digest(self.source.data) == drawn_again else "")
+            state.comparisons.append(lambda: line if state.digest(self.source.data) == digest else "")
 
 
 def _source_of(data: Any, run: DataOfRun, limit: float | None, overfit: int | None) -> Source:
@@ -363,9 +364,9 @@ def _divide(source: Source, run: DataOfRun, ranks: Agreement) -> None:
     if isinstance(source, Numbered):
         source.world_size = ranks.world_size
         return
-    what = "several loaders" if isinstance(source, Together) else f"a {type(source.data).__name__}"
+    name = "several loaders" if isinstance(source, Together) else f"a {type(source.data).__name__}"
     run.notify(
-        f"train or validation data is {what}: each of {ranks.world_size} ranks draws all batches and keeps its own; of "
+        f"train or validation data is {name}: each of {ranks.world_size} ranks draws all batches and keeps its own; of "
         "a graphtrain.Loader, every batch is loaded once"
     )
 

@@ -24,7 +24,7 @@ else:
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
-def without_ask(result: Any, asks: Callable[[Ask], None] | None) -> Any:
+def pass_on_request(result: Any, asks: Callable[[Ask], None] | None) -> Any:
     """What a step function returned beside STOP or END_EPOCH, which is asked for; a result without one as it is."""
     if isinstance(result, Ask):
         result = (None, result)
@@ -127,7 +127,7 @@ class CallsTrainingStep:
     def result_of(self, training_step: Any, model: Any, batch: Any) -> Any:
         """Call the step function; returns what it returns, but for what it asks for, which is asked for."""
         result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
-        return without_ask(result, self._asks)
+        return pass_on_request(result, self._asks)
 
     def loss_of(self, training_step: Any, model: Any, batch: Any, samples: int | None = None) -> Any:
         """Call the step function; returns the loss, with its graph.
@@ -143,7 +143,7 @@ class CallsTrainingStep:
             return None
         if self._objects is not None:
             objects = self._objects
-            result = objects.without_taken(result) if samples is None else objects.update(result, "training_step")
+            result = objects.drop_inputs(result) if samples is None else objects.update(result, "training_step")
         loss, metrics = loss_and_metrics(result, "training_step")
         if samples is not None:
             self._means.add(self._prefixed({"loss": loss, **metrics}), samples)

@@ -34,12 +34,12 @@ class CheckFinite:
             and including it, and the steps before it.
 
     Arguments:
-        action: "stop" ends the run with an error; "drop" sets `found`, which a guard on an edge to `discard` reads.
-            With "drop", each visit synchronizes with the device and with other ranks, and a batch with a non-finite
-            loss is excluded from all means. Default: "stop".
+        action: "stop" ends the run with an error; "drop" sets `not_finite`, which a guard on an edge to `discard`
+            reads. With "drop", each visit synchronizes with the device and with other ranks, and a batch with a
+            non-finite loss is excluded from all means. Default: "stop".
 
     Guard fields:
-        found: this visit found a non-finite value; always false except with "drop".
+        not_finite: this visit found a non-finite value; always false except with "drop".
         dropped: how often this happened.
 
     Raises:
@@ -55,7 +55,7 @@ class CheckFinite:
 
     action: Literal["stop", "drop"] = "stop"
 
-    found: bool = progress(False)
+    not_finite: bool = progress(False)
     dropped: int = progress(0)
 
     _notify: Callable[[str], None]
@@ -75,10 +75,10 @@ class CheckFinite:
         place = epoch, batch, seen, step
         if self.action == "drop":
             fault, _ = self._first_fault([0.0 if loss is None else loss], [place])
-            self.found = bool(fault)
+            self.not_finite = bool(fault)
             if fault and not self.dropped:
                 self._notify(f"{fault}; the window is dropped, and so are later ones like it")
-            self.dropped += self.found
+            self.dropped += self.not_finite
         elif loss is not None:
             self._values.append(loss)
             self._places.append(place)
@@ -105,10 +105,10 @@ class CheckFinite:
         pairs = zip(places, as_numbers(values), strict=True)
         faults = [(*place, number) for place, number in pairs if not math.isfinite(number)][:1]
         of_ranks = [faults] if self._ranks is None else self._ranks.gather(faults)
-        found = [(fault, rank) for rank, faults in enumerate(of_ranks) for fault in faults]
-        if not found:
+        located = [(fault, rank) for rank, faults in enumerate(of_ranks) for fault in faults]
+        if not located:
             return "", 0
-        (epoch, batch, seen, step, number), rank = min(found, key=lambda pair: pair[0][2])
+        (epoch, batch, seen, step, number), rank = min(located, key=lambda pair: pair[0][2])
         where = f"batch {batch + 1} of epoch {epoch + 1}, after step {step}"
         return f"the loss is {number} at {where}{f', on rank {rank}' if self._ranks else ''}", seen
 

@@ -24,7 +24,8 @@ class Divide:
     Source of weighting all tokens equally: transformers issue 34191, 2024.
 
     Reads:
-        by: a number, or a one-element tensor, which stays on its device; ``reads = { by = "train_batch.counted" }``.
+        by: a number or a one-element tensor, which stays on its device:
+            ``reads = { by = "train_batch.window_count" }``.
 
     Arguments:
         over_ranks: True first sums `by` over all ranks, each of which has its own count. Default: False, `by` is the

@@ -51,8 +51,8 @@ def end_evaluation(
     >>> graph.outputs
     ('metrics',)
     """
-    taken = _over_loaders(recorder.means(split).take("whole"))
-    metrics = {f"{split}/{name}": value for name, value in taken.items()}
+    means = _over_loaders(recorder.means(split).take("whole"))
+    metrics = {f"{split}/{name}": value for name, value in means.items()}
     if metric_objects:
         metrics |= objects_of.recorded(metric_objects, split, recorder, ranks, metrics)
     put_back(model, training_state)
@@ -79,10 +79,10 @@ def put_back(model: Module, training_state: Mapping[str, Any]) -> None:
     >>> Graph.load("evaluate").replace("end_evaluation", end_quietly).check()
     []
     """
-    own = training_state.get("buffers", {})
+    buffers = training_state.get("buffers", {})
     for name, buffer in plainly_named(model.named_buffers()):
-        if name in own and own[name].shape == buffer.shape:  # a cache may have grown
-            buffer.detach().copy_(own[name])
+        if name in buffers and buffers[name].shape == buffer.shape:  # a cache may have grown
+            buffer.detach().copy_(buffers[name])
     momenta = training_state.get("momentum", {})  # where statistics were computed
     for name, module in plainly_named(model.named_modules()):
         module.training = training_state["modes"].get(name, True)

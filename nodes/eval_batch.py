@@ -12,7 +12,7 @@ from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import Around, around
-from graphtrain.nodes._training_step import count_and_metrics, metrics_of, without_ask
+from graphtrain.nodes._training_step import count_and_metrics, metrics_of, pass_on_request
 from graphtrain.nodes.end_evaluation import of_loader
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class EvalBatch:
         name = "validation_step" if validation_step is not None else "training_step"
         name = self._step_names.get(name, name)
         if type(result) is tuple or isinstance(result, Ask):
-            result = without_ask(result, self._asks)
+            result = pass_on_request(result, self._asks)
             if result is None:
                 return
         if result is None:

@@ -12,7 +12,7 @@ from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
 from graphtrain.nodes._precision import scaled
-from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, loss_and_metrics, without_ask
+from graphtrain.nodes._training_step import CallsTrainingStep, count_and_metrics, loss_and_metrics, pass_on_request
 
 if TYPE_CHECKING:
     import torch
@@ -51,8 +51,8 @@ class TrainBatch(CallsTrainingStep):
         keep: slots returned by `training_step` that are not cleared at the beginning of an epoch. Default: none.
         per: what the loss is a sum over: the name under which `training_step` returns the count, a number or a scalar
             tensor, or "samples" for the samples of the batch. A node of the kind `divide` divides the gradients of a
-            window by `counted`, as in the overlay `token_windows`; metrics are means over the count. Default: none, the
-            loss is a mean, and is divided by `window`.
+            window by `window_count`, as in the overlay `token_windows`; metrics are means over the count. Default:
+            none, the loss is a mean, and is divided by `window`.
         only_own: True computes gradients only for the parameters of `optimizer`: those of other optimizers do not
             require gradients while this node runs, as between the two networks of a GAN. Default: False.
         unfrozen: if `optimizer` holds several optimizers, the number of them, from the first, whose parameters are
@@ -66,7 +66,7 @@ class TrainBatch(CallsTrainingStep):
         loss: the loss before the division, detached; None for a skipped batch.
 
     Guard fields:
-        counted: with `per`, the count of the window so far, on this rank.
+        window_count: with `per`, the count of the window so far, on this rank.
 
     If it returns ``loss, graphtrain.STOP``, the batch is trained on and then the run ends; with
     ``graphtrain.END_EPOCH``, the epoch ends.
@@ -96,7 +96,7 @@ class TrainBatch(CallsTrainingStep):
     turn: int | None = None
     skip_none: bool = False
 
-    counted: float = progress(0.0, restarts="gradients", in_digest=False)  # each rank has counted its own
+    window_count: float = progress(0.0, restarts="gradients", in_digest=False)  # each rank has counted its own
 
     _optimizer: Any
     _all_optimizers: Callable[[], list[Any]] | None
@@ -146,11 +146,11 @@ class TrainBatch(CallsTrainingStep):
         window: int = 1,
         loss_scale: float | None = None,
     ) -> Any:
-        others = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
+        frozen = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
         try:
             result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
             if type(result) is tuple:
-                result = without_ask(result, self._asks)
+                result = pass_on_request(result, self._asks)
             if result is None and self.skip_none:
                 return None
             if self._objects is not None:
@@ -162,7 +162,9 @@ class TrainBatch(CallsTrainingStep):
                 count, metrics = count_and_metrics(metrics, self.per, samples, "training_step")
                 sums = (f"{self._prefix}loss",)
                 # A sum with a Python number would make a 32-bit float of whole numbers on a device.
-                self.counted = self.counted + count if torch.is_tensor(self.counted) or self.counted else count
+                self.window_count = (
+                    self.window_count + count if torch.is_tensor(self.window_count) or self.window_count else count
+                )
             share = loss
             if window != 1 and not sums:  # a division costs 5 us with its backward
                 if not window > 0:
@@ -181,24 +183,24 @@ class TrainBatch(CallsTrainingStep):
                 error.add_note("`train_batch` runs backward itself: return the loss, without calling loss.backward()")
             raise
         finally:
-            for parameter in others:
+            for parameter in frozen:
                 parameter.requires_grad = True
 
     def idle(self, model: Any, batch: Any, training_step: Any, *rest: Any) -> None:
         """Take part in the passes of a sharded model, on a rank without a batch, with the first batch of the round."""
         step: Any = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
-        others = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
+        frozen = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
         try:
             result = step(model, batch) if self._around is None else self._around(step, model, batch)
-            result = without_ask(result, None)
+            result = pass_on_request(result, None)
             if self._objects is not None:
-                result = self._objects.without_taken(result)
+                result = self._objects.drop_inputs(result)
             loss, _ = loss_and_metrics(result, "training_step")
             # Not a product: that with 0 of what is not finite is not finite.
             zero = torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, torch.zeros_like(loss))
             zero.backward()  # type: ignore[no-untyped-call]
         finally:
-            for parameter in others:
+            for parameter in frozen:
                 parameter.requires_grad = True
 
     def _freeze_others(self) -> list[Any]:
@@ -208,8 +210,10 @@ class TrainBatch(CallsTrainingStep):
         if self.turn is not None and not -len(named) <= self.turn < len(named):
             raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
-        own = {id(parameter) for parameter in parameters_of(trained)}
-        others = [each for each in parameters_of([*named, *optimizers]) if id(each) not in own and each.requires_grad]
-        for parameter in others:
+        trained_ids = {id(parameter) for parameter in parameters_of(trained)}
+        frozen = [
+            each for each in parameters_of([*named, *optimizers]) if id(each) not in trained_ids and each.requires_grad
+        ]
+        for parameter in frozen:
             parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far
-        return others
+        return frozen

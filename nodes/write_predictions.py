@@ -118,9 +118,9 @@ def _as_tensors(predictions: Any, samples: int) -> bytes:
     for name, value in _columns(predictions, samples).items():
         tensor = torch.from_numpy(value) if isinstance(value, numpy.ndarray) else value
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in value_types.TYPES:
-            what = f"a tensor of {tensor.dtype}" if isinstance(tensor, torch.Tensor) else described(tensor)
+            got = f"a tensor of {tensor.dtype}" if isinstance(tensor, torch.Tensor) else described(tensor)
             raise UsageError(
-                f"a prediction called `{name}` is {what}, which a file of tensors cannot hold",
+                f"a prediction called `{name}` is {got}, which a file of tensors cannot hold",
                 "write predictions to a file that ends in .jsonl",
             )
         tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from graphtrain.ranks import LostRankError, Ranks, buckets, using_ranks
-from graphtrain.state.generators import RandomAside, capture_random, restore_random
+from graphtrain.state.generators import PreservedRandom, capture_random, restore_random
 from tests.world import World as Training
 from tests.world import rows_of, said_at_resume, says_exact
 
@@ -110,7 +110,7 @@ class World:
             self._waits[rank] = until
             self._next()
             if self._turn != rank:  # nobody else draws random numbers meanwhile
-                with RandomAside():
+                with PreservedRandom():
                     self._turns[rank].wait_for(lambda: self._turn == rank)
             self._waits.pop(rank, None)
         if rank in self.killed or self._broken is not None:

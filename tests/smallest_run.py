@@ -49,7 +49,7 @@ def main() -> None:
     sys.setprofile(note)
     threading.setprofile(note)
     try:
-        from graphtrain.command import main as command
+        from graphtrain.command.cli import main as command
 
         command()
     except SystemExit as ending:

@@ -86,7 +86,7 @@ USE = """
 import shlex, sys
 import graphtrain, graphtrain.nodes.clip, torch, lookahead_nodes, tiny
 from graphtrain import Trainer
-from graphtrain.command import main
+from graphtrain.command.cli import main
 print(graphtrain.__file__, graphtrain.nodes.clip.__file__, lookahead_nodes.__file__)
 def command(words):
     sys.argv[1:] = shlex.split(words)

@@ -28,12 +28,12 @@ def describe_difference(difference: Difference) -> Description:
     [('step -> zero_grad', 'removed'), ('step -> pause', 'added'), ('pause -> zero_grad', 'added')]
     """
     drawn = describe(_union(difference.before, difference.after))
-    marks = {change.path: change.how for change in difference.changes if change.what == "node"}
-    changed = [change for change in difference.changes if change.what in _OF_A_NODE]
+    marks = {change.path: change.how for change in difference.changes if change.category == "node"}
+    changed = [change for change in difference.changes if change.category in _OF_A_NODE]
     for box in drawn.nodes:
         around = [mark for path, mark in marks.items() if box.path == path or box.path.startswith(f"{path}/")]
-        own = [change for change in changed if change.path.partition(".")[0] == box.path]
-        lines = [shown(str(change).removeprefix(f"{box.path}."), LINE_LENGTH + 4) for change in own]
+        of_box = [change for change in changed if change.path.partition(".")[0] == box.path]
+        lines = [shown(str(change).removeprefix(f"{box.path}."), LINE_LENGTH + 4) for change in of_box]
         mark = around[0] if around else "changed" if lines else "same"
         if mark in MARKS:
             box.title, box.width = f"{SIGNS[mark]} {box.title}", MARKS[mark].width
@@ -45,13 +45,13 @@ def describe_difference(difference: Difference) -> Description:
     drawn.name = f"{before} \N{RIGHTWARDS ARROW} {after}" if before != after else before
     signs = "   ".join(f"{sign} {how}" for how, sign in SIGNS.items()) if difference else "no difference"
     guards = {arrow.guard for arrow in drawn.arrows}
-    without_place = [
+    not_drawn = [
         shown(f"{SIGNS[change.how]} {change}", 3 * LINE_LENGTH)
         for change in difference.changes
-        if change.what not in _DRAWN
-        and (change.what != "guard" or (change.how == "changed" and change.name not in guards))
+        if change.category not in _DRAWN
+        and (change.category != "guard" or (change.how == "changed" and change.name not in guards))
     ]
-    drawn.caption = [drawn.name, f"{signs} \N{MIDDLE DOT} {NUMBERS}", *first_few(without_place, MOST_LINES)]
+    drawn.caption = [drawn.name, f"{signs} \N{MIDDLE DOT} {NUMBERS}", *first_few(not_drawn, MOST_LINES)]
     return drawn
 
 
@@ -76,7 +76,7 @@ def _mark_arrows(drawn: Description, difference: Difference) -> None:
     orders = {
         change.path: [str(value).split(", ") for value in (change.before, change.after)]
         for change in difference.changes
-        if change.what == "order"
+        if change.category == "order"
     }
     for arrow in drawn.arrows:
         source, _, edge = arrow.key.partition(" -> ")

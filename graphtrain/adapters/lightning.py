@@ -144,15 +144,16 @@ def setup(
     return graph, resources
 
 
-def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, Any]]]:
+def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[str, Any]]]:
     """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
 
     Raises:
         UsageError: one of them is not the same here.
     """
-    own, pairs = listed(trainer.model.configure_callbacks()), dict[str, dict[str, Any]]()
-    replaced = [type(callback) for callback in own]
-    for callback in [callback for callback in listed(given) if type(callback) not in replaced] + own:
+    of_module = listed(trainer.model.configure_callbacks())
+    pairs: dict[str, dict[str, Any]] = {}
+    replaced = [type(callback) for callback in of_module]
+    for callback in [callback for callback in listed(callbacks) if type(callback) not in replaced] + of_module:
         if refused := base_of(callback, *_REFUSED):
             raise UsageError(f"{refused.__name__} is not the same here", _REFUSED[refused.__name__])
         known = base_of(callback, *CALLBACKS, *SHOWN)
@@ -174,8 +175,10 @@ def _callbacks(trainer: ModuleTrainer, given: Any) -> list[tuple[str, dict[str, 
 def _left_out(callback: Any, known: type, before: Collection[str]) -> str:
     """What would be left out of a callback for which there is an edit, of the class `known`; empty for nothing."""
     classes = type(callback).__mro__
-    own = {key: value for each in (callback, *classes[: classes.index(known)]) for key, value in vars(each).items()}
-    methods = {key for key, value in own.items() if callable(value) or isinstance(value, property)}
+    attributes = {
+        key: value for each in (callback, *classes[: classes.index(known)]) for key, value in vars(each).items()
+    }
+    methods = {key for key, value in attributes.items() if callable(value) or isinstance(value, property)}
     for name in sorted(methods & {*dir(known)}):
         if not name.startswith("__"):  # what it begins with is in its attributes
             return f"`{name}` of {type(callback).__name__} is never called"
@@ -190,10 +193,11 @@ def _owner(trainer: ModuleTrainer, name: str) -> Any:
     return next((each for each in (trainer.datamodule, trainer.model) if overridden(each, name)), None)
 
 
-def _data(trainer: ModuleTrainer, name: str, given: Any = None) -> Any:
+def _data(trainer: ModuleTrainer, name: str, data: Any = None) -> Any:
     """The data called "train", "val", "test" or "predict", which the trainer gets too: a loader, several, or None."""
     owner = _owner(trainer, f"{name}_dataloader")
-    data = given if given is not None or owner is None else getattr(owner, f"{name}_dataloader")()
+    if data is None and owner is not None:
+        data = getattr(owner, f"{name}_dataloader")()
     mode = "max_size_cycle" if name == "train" else "sequential"
     if (other := getattr(data, "_mode", mode)) != mode:
         raise UsageError(f'the {name} data is a CombinedLoader of the mode "{other}"', f'give it the mode "{mode}"')
@@ -293,11 +297,11 @@ def _stepping_itself(trainer: ModuleTrainer, flags: dict[str, Any], batches: int
     """
     automatic, unset = trainer.model.automatic_optimization, {"accumulate_grad_batches": 1, "gradient_clip_val": None}
     base, who = ("lbfgs", "LBFGS steps") if automatic else ("manual", "the module steps its optimizers")
-    given = [f"{name}={flags[name]!r}" for name in unset if flags.get(name) not in (None, unset[name])]
-    given += [f"`{name}`" for name in (*_INSTEAD, *_OF_STEPS) if automatic and trainer.owners_of(name)]
-    if given:
+    unsupported = [f"{name}={flags[name]!r}" for name in unset if flags.get(name) not in (None, unset[name])]
+    unsupported += [f"`{name}`" for name in (*_INSTEAD, *_OF_STEPS) if automatic and trainer.owners_of(name)]
+    if unsupported:
         instead = "do it in `training_step`, or by replacing the node `step`"
-        raise UsageError(f"{given[0]}, and {who} itself with every batch, so no node does that", instead)
+        raise UsageError(f"{unsupported[0]}, and {who} itself with every batch, so no node does that", instead)
     return with_flags(Graph.load(base), {name: flags[name] for name in flags if name not in unset}, batches)
 
 

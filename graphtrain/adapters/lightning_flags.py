@@ -9,9 +9,9 @@ from typing import Any
 
 from graphtrain import Graph, UsageError, suggestion
 
-Given = Mapping[str, Any]
-"""All arguments of the Trainer that are given, and `batches` of an epoch, or None."""
-Meaning = Callable[[Graph, Any, Given], Graph]
+Flags = Mapping[str, Any]
+"""The arguments of the Trainer by name, and `batches`: those of an epoch, or None."""
+Meaning = Callable[[Graph, Any, Flags], Graph]
 """Edits a graph by the value of an argument, or by the arguments of a callback."""
 
 
@@ -30,10 +30,10 @@ def _seconds(name: str, time: Any) -> str:
         raise UsageError(f'{name}: expected a time as "DD:HH:MM:SS" or a timedelta, got {time!r}') from None
 
 
-def _ending(graph: Graph, _: Any, given: Given) -> Graph:
-    amounts = {unit: given.get(f"max_{unit}") for unit in ("epochs", "steps")}
+def _ending(graph: Graph, _: Any, flags: Flags) -> Graph:
+    amounts = {unit: flags.get(f"max_{unit}") for unit in ("epochs", "steps")}
     after = [f"{amount} {unit}" for unit, amount in amounts.items() if amount not in (None, -1)]
-    after += [_seconds("max_time", given["max_time"])] if given.get("max_time") is not None else []
+    after += [_seconds("max_time", flags["max_time"])] if flags.get("max_time") is not None else []
     return graph.set("finish", after=_any_of(after or ["never" if -1 in amounts.values() else "1000 epochs"]))
 
 
@@ -44,14 +44,14 @@ def _limited(graph: Graph, node: str, value: Any, batches: int | None = None) ->
     return graph.set(node, limit=int(value * batches) if isinstance(value, float) and batches else value)
 
 
-def _validations(graph: Graph, _: Any, given: Given) -> Graph:
-    interval, epochs = given.get("val_check_interval", 1.0), given.get("check_val_every_n_epoch", 1)
+def _validations(graph: Graph, _: Any, flags: Flags) -> Graph:
+    interval, epochs = flags.get("val_check_interval", 1.0), flags.get("check_val_every_n_epoch", 1)
     if not isinstance(interval, int | float):
         every = _seconds("val_check_interval", interval)
     elif isinstance(interval, int):
         every = f"{interval} {'batches' if epochs is None else 'epoch_batches'}"
-    elif interval < 1.0 and given.get("batches"):
-        every = f"{max(int(given['batches'] * interval), 1)} epoch_batches"
+    elif interval < 1.0 and flags.get("batches"):
+        every = f"{max(int(flags['batches'] * interval), 1)} epoch_batches"
     else:
         every = f"{interval if interval < 1.0 else epochs} epochs"
     graph = graph.set("validate", every=every)
@@ -60,15 +60,15 @@ def _validations(graph: Graph, _: Any, given: Given) -> Graph:
     return graph
 
 
-def _clip(graph: Graph, _: Any, given: Given) -> Graph:
-    value, algorithm = given.get("gradient_clip_val"), given.get("gradient_clip_algorithm") or "norm"
+def _clip(graph: Graph, _: Any, flags: Flags) -> Graph:
+    value, algorithm = flags.get("gradient_clip_val"), flags.get("gradient_clip_algorithm") or "norm"
     if not value:
         return graph
     by_value = getattr(algorithm, "value", algorithm) == "value"
     return graph.set("clip", max_value=value) if by_value else graph.set("clip", max_norm=value)
 
 
-def _precision(graph: Graph, value: Any, _: Given) -> Graph:
+def _precision(graph: Graph, value: Any, _: Flags) -> Graph:
     known = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "None": "32-true"}
     name = known.get(str(value), str(value))
     if name not in known.values():
@@ -79,14 +79,14 @@ def _precision(graph: Graph, value: Any, _: Given) -> Graph:
     return graph if name == "32-true" else graph.set("train_batch", precision=name)
 
 
-def _dry(graph: Graph, value: Any, _: Given) -> Graph:
+def _dry(graph: Graph, value: Any, _: Flags) -> Graph:
     if not (number := int(value or 0)):
         return graph
     graph = graph.set("next_batch", limit=number).set("validate/next_batch", limit=number)
     return graph.set("validate", every="1 epochs").set("finish", after="1 epochs")
 
 
-def _model_checkpoint(graph: Graph, arguments: Given, _: Given) -> Graph:
+def _model_checkpoint(graph: Graph, arguments: Mapping[str, Any], _: Flags) -> Graph:
     steps, epochs = arguments.get("every_n_train_steps"), arguments.get("every_n_epochs")
     time = arguments.get("train_time_interval")
     every = [f"{steps} steps"] if steps else []
@@ -100,15 +100,15 @@ def _model_checkpoint(graph: Graph, arguments: Given, _: Given) -> Graph:
     return graph.set("checkpoint", every=_any_of(every), **more) if most else graph.set("checkpoint", every="never")
 
 
-def _early_stopping(graph: Graph, arguments: Given, given: Given) -> Graph:
+def _early_stopping(graph: Graph, arguments: Mapping[str, Any], flags: Flags) -> Graph:
     names = ("monitor", "mode", "patience", "stopping_threshold", "divergence_threshold", "check_finite")
     kept = {name: arguments[name] for name in names if arguments.get(name) is not None}
     kept.setdefault("mode", "min")
     kept |= {"min_delta": abs(arguments["min_delta"])} if arguments.get("min_delta") else {}
-    kept |= {"min_epochs": float(given["min_epochs"])} if given.get("min_epochs") else {}
+    kept |= {"min_epochs": float(flags["min_epochs"])} if flags.get("min_epochs") else {}
     graph = graph.overlay("early_stop").set("early_stop", **kept)
-    if given.get("min_steps"):
-        guard = f"finish.due or (early_stop.stop and step.steps >= {given['min_steps']} and "
+    if flags.get("min_steps"):
+        guard = f"finish.due or (early_stop.stop and step.steps >= {flags['min_steps']} and "
         graph = graph.guard("ending", f"{guard}next_batch.epochs >= early_stop.min_epochs)")
     return graph
 
@@ -116,8 +116,8 @@ def _early_stopping(graph: Graph, arguments: Given, given: Given) -> Graph:
 CALLBACKS: Mapping[str, Meaning] = {
     "ModelCheckpoint": _model_checkpoint,
     "EarlyStopping": _early_stopping,
-    "LearningRateMonitor": lambda graph, arguments, given: graph,  # every row of `log` has `lr`
-    "OnExceptionCheckpoint": lambda graph, arguments, given: graph,  # a failed run resumes from its last checkpoint
+    "LearningRateMonitor": lambda graph, arguments, flags: graph,  # every row of `log` has `lr`
+    "OnExceptionCheckpoint": lambda graph, arguments, flags: graph,  # a failed run resumes from its last checkpoint
 }
 """The callbacks that are edits, by the names of their classes."""
 
@@ -125,10 +125,10 @@ CALLBACKS: Mapping[str, Meaning] = {
 SHOWN = ("ProgressBar", "TQDMProgressBar", "RichProgressBar", "ModelSummary", "RichModelSummary", "DeviceStatsMonitor")
 
 
-def _callbacks(graph: Graph, pairs: Any, given: Given) -> Graph:
-    """A graph with the edits of callbacks that are given as pairs of a name and its arguments."""
+def _callbacks(graph: Graph, pairs: Any, flags: Flags) -> Graph:
+    """A graph with the edits of callbacks, which are pairs of a name and its arguments."""
     for name, arguments in pairs or ():
-        graph = CALLBACKS[name](graph, arguments, given) if name in CALLBACKS else graph
+        graph = CALLBACKS[name](graph, arguments, flags) if name in CALLBACKS else graph
     return graph
 
 
@@ -154,19 +154,19 @@ _NO_EDIT = """
 
 FLAGS: Mapping[str, Meaning | None] = {
     **dict.fromkeys(("max_epochs", "max_steps", "max_time"), _ending),
-    "limit_train_batches": lambda graph, value, given: _limited(graph, "next_batch", value, given["batches"]),
-    "limit_val_batches": lambda graph, value, given: (
+    "limit_train_batches": lambda graph, value, flags: _limited(graph, "next_batch", value, flags["batches"]),
+    "limit_val_batches": lambda graph, value, flags: (
         graph.set("validate", every="never") if value == 0 else _limited(graph, "validate/next_batch", value)
     ),
-    "overfit_batches": lambda graph, value, given: graph.set("next_batch", overfit=value) if value else graph,
+    "overfit_batches": lambda graph, value, flags: graph.set("next_batch", overfit=value) if value else graph,
     "fast_dev_run": _dry,
     **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), _validations),
-    "log_every_n_steps": lambda graph, value, given: graph.set("log", every=f"{value} steps" if value else "never"),
-    "accumulate_grad_batches": lambda graph, value, given: graph.set("accumulate", every=1 if value is None else value),
+    "log_every_n_steps": lambda graph, value, flags: graph.set("log", every=f"{value} steps" if value else "never"),
+    "accumulate_grad_batches": lambda graph, value, flags: graph.set("accumulate", every=1 if value is None else value),
     **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), _clip),
     "precision": _precision,
     "callbacks": _callbacks,
-    "enable_checkpointing": lambda graph, value, given: (
+    "enable_checkpointing": lambda graph, value, flags: (
         graph.set("checkpoint", every="never") if value is False else graph
     ),
     **dict.fromkeys((*_DONE, *_NO_EDIT)),
@@ -185,7 +185,7 @@ _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def check_flags(flags: Given) -> None:
+def check_flags(flags: Flags) -> None:
     """Refuse what is no argument of Lightning's Trainer, and a value that would change the run and is no edit.
 
     Raises:
@@ -202,7 +202,7 @@ def check_flags(flags: Given) -> None:
             raise UsageError(f"{name}={value!r} is nothing that the graph does", _DONE[name][1])
 
 
-def with_flags(graph: Graph, flags: Given, batches: int | None = None) -> Graph:
+def with_flags(graph: Graph, flags: Flags, batches: int | None = None) -> Graph:
     """A graph with the edits of these arguments.
 
     Arguments:

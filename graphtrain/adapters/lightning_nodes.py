@@ -280,31 +280,31 @@ class CheckpointHooks:
         """What `on_save_checkpoint` adds, and what `state_dict` of callbacks and of the datamodule returns."""
         weights, added = self._added()
         added = {name: value for name, value in added.items() if value is not weights}  # which are those of the model
-        if others := [name for name, value in added.items() if not _is_plain(value)]:
+        if unsaved := [name for name, value in added.items() if not _is_plain(value)]:
             warnings.warn(
-                f"on_save_checkpoint adds {', '.join(others)}, which is no plain data and is not saved: a resume gives "
-                "the hook of loading what the module that is set up then would add",
+                f"on_save_checkpoint adds {', '.join(unsaved)}, which is not plain data, so it is not saved; "
+                "on a resume, on_load_checkpoint receives what on_save_checkpoint adds at that time",
                 stacklevel=2,
             )
         states = {str(number): owner.state_dict() for number, owner in enumerate(self._trainer.owners)}
-        return {"states": states, "added": {name: value for name, value in added.items() if name not in others}}
+        return {"states": states, "added": {name: value for name, value in added.items() if name not in unsaved}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Call the hooks of loading."""
-        for owner, own in zip(self._trainer.owners, state["states"].values(), strict=True):
-            owner.load_state_dict(own)
+        for owner, owner_state in zip(self._trainer.owners, state["states"].values(), strict=True):
+            owner.load_state_dict(owner_state)
         weights, added = self._added()
         self._trainer.call("on_load_checkpoint", {"state_dict": weights, **added, **state["added"]})
 
     def _added(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The weights of the module, and what the hooks of saving add to what Lightning has in a checkpoint."""
         trainer, model = self._trainer, self._trainer.model
-        given = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": model.state_dict()}
-        given[model.CHECKPOINT_HYPER_PARAMS_KEY] = dict(model.hparams)
-        checkpoint = dict(given)
+        basis = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": model.state_dict()}
+        basis[model.CHECKPOINT_HYPER_PARAMS_KEY] = dict(model.hparams)
+        checkpoint = dict(basis)
         trainer.call("on_save_checkpoint", checkpoint)
-        added = {name: value for name, value in checkpoint.items() if value is not given.get(name, self)}
-        return given["state_dict"], added
+        added = {name: value for name, value in checkpoint.items() if value is not basis.get(name, self)}
+        return basis["state_dict"], added
 
 
 def _is_plain(value: Any) -> bool:

@@ -31,7 +31,7 @@ _REDUCTIONS: dict[str, tuple[Callable[..., Any], float]] = {
 }
 
 # What a module asks of Lightning's Trainer, and what does it here.
-_HERE = {
+_EQUIVALENTS = {
     "fit": "`graphtrain.Trainer(graph, **resources).run()`",
     "fit_loop": "the graph, whose position and counters are in `graphtrain.Trainer.progress`",
     "validate": "the node `validate`",
@@ -67,10 +67,10 @@ def base_of(owner: Any, *names: str) -> type | None:
 
 def overridden(owner: Any, name: str) -> bool:
     """True if a module, a datamodule or a callback has its own method of a name; False for None."""
-    own = inspect.unwrap(getattr(owner, name, None))  # type: ignore[arg-type]
-    theirs = getattr(base_of(owner, "LightningModule", "LightningDataModule", "Callback"), name, None)
-    own = own.func if isinstance(own, functools.partial) else own
-    return callable(own) and getattr(own, "__code__", own) is not getattr(theirs, "__code__", None)
+    method = inspect.unwrap(getattr(owner, name, None))  # type: ignore[arg-type]
+    inherited = getattr(base_of(owner, "LightningModule", "LightningDataModule", "Callback"), name, None)
+    method = method.func if isinstance(method, functools.partial) else method
+    return callable(method) and getattr(method, "__code__", method) is not getattr(inherited, "__code__", None)
 
 
 def listed(value: Any) -> list[Any]:
@@ -103,8 +103,8 @@ class Logged:
         fixed |= {"reduce": reduce, "metric": options["metric_attribute"] if isinstance(value, Metric) else None}
         key = (fx, name, self.trainer.loader)
         # The samples of what is no mean are 1, by which the total is divided.
-        fresh = {"now": None, "total": None, "samples": 0 if reduce == "mean" else 1}
-        entry = self.entries.setdefault(key, {**fixed, **fresh})
+        initial = {"now": None, "total": None, "samples": 0 if reduce == "mean" else 1}
+        entry = self.entries.setdefault(key, {**fixed, **initial})
         if any(entry[option] != fixed[option] for option in ("reduce", "on_step", "on_epoch")):
             raise UsageError(f"`self.log({name!r}, ...)` was called with different arguments in `{fx}`")
         if isinstance(value, Metric):
@@ -151,11 +151,11 @@ class Logged:
         self.entries = {}
 
 
-def _shows(made: Callable[[Any], Any], argument: str) -> Any:
+def _shows(convert: Callable[[Any], Any], argument: str) -> Any:
     """A method that shows what is made of its argument, which has a name."""
 
     def show(self: Experiment, tag: str, value: Any = None, global_step: Any = None, **named: Any) -> None:
-        self._recorder().show({tag: made(named.get(argument, value))})
+        self._recorder().show({tag: convert(named.get(argument, value))})
 
     return show
 
@@ -262,7 +262,7 @@ class ModuleTrainer:
         self.datamodule, self.runs, self.stage = datamodule, TrainerFn(stage), "train"
         defaults = {name: each.default for name, each in inspect.signature(Trainer).parameters.items()}
         for name, value in {**defaults, **flags}.items():
-            if name not in _HERE and not hasattr(type(self), name):
+            if name not in _EQUIVALENTS and not hasattr(type(self), name):
                 setattr(self, name, _UNSET.get(name) if value is None else value)
         if self.max_epochs is None:
             self.max_epochs = -1 if self.max_steps != -1 else 1000
@@ -275,8 +275,8 @@ class ModuleTrainer:
         self.called: list[Any] = []  # those of them whose hooks are called
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
-        given = listed(flags.get("logger", True))
-        self.loggers = [Experiment(self) if each is True else each for each in given if each]
+        loggers = listed(flags.get("logger", True))
+        self.loggers = [Experiment(self) if each is True else each for each in loggers if each]
         self.current_epoch = self.global_step = self.batch_index = 0
         self.is_last_batch = self.should_stop = False
         self.results = {stage: Logged(self) for stage in STAGES}
@@ -339,8 +339,8 @@ class ModuleTrainer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        here = _HERE.get(name, "the graph (docs/coming-from-lightning.md has every name)")
-        raise AttributeError(f"`trainer.{name}` is not here: what does it is {here}")
+        equivalent = _EQUIVALENTS.get(name, "the graph (docs/coming-from-lightning.md has every name)")
+        raise AttributeError(f"`trainer.{name}` is not here: what does it is {equivalent}")
 
     # ---- optimizers
 

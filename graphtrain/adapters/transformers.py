@@ -322,8 +322,8 @@ def _with_metrics(graph: Graph) -> Graph:
     """The graph with predictions that are gathered while it validates, and metrics that are computed of them."""
     body: Any = graph.nodes["validate"].body
     body = body.set("eval_batch", writes={"prediction": "prediction"})
-    counted = {"batches": "next_batch.epoch_batches"}
-    body = body.insert("gather_predictions", gather_predictions, after="eval_batch", reads=counted)
+    reads = {"batches": "next_batch.epoch_batches"}
+    body = body.insert("gather_predictions", gather_predictions, after="eval_batch", reads=reads)
     body = body.insert("evaluate_predictions", evaluate_predictions, before="end_evaluation")
     return graph.set("validate", graph=body)
 

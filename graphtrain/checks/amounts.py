@@ -31,7 +31,7 @@ def check_amounts(plan: Plan) -> Iterator[Problem]:
             hint = f'let the guard of an edge to "end" read it, or set {name}.after = "never"'
             yield finish.scope.problem("G505", f"nodes.{name}.after", message, hint)
         nodes, most = plan.nodes_in(finish.scope), _amounts(plan, finish, finish.trigger)
-        guards = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]
+        guards = [edge.guard for node in nodes for edge in node.edges if edge.target is None and edge.guard is not None]
         latest = f"`{finish.path}.after`, {finish.trigger}"
         for guard in guards:
             for part, read, bound in _minima(plan, finish, guard):

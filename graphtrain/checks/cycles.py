@@ -20,6 +20,6 @@ def cycles(network: networkx.DiGraph, starts: Iterable[Point]) -> Iterator[list[
     first: dict[frozenset[Point], Point] = {}
     for start in starts:
         if start in parts and first.setdefault(parts[start], start) is start:
-            ways = [networkx.shortest_path(network, each, start) for each in network[start] if each in parts[start]]
-            if ways:
-                yield [start, *min(ways, key=len)]
+            paths = [networkx.shortest_path(network, each, start) for each in network[start] if each in parts[start]]
+            if paths:
+                yield [start, *min(paths, key=len)]

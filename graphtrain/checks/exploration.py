@@ -112,7 +112,7 @@ class Machine(Visits):
         set_triggers(program, counts=False)
         self._transitions = Compiler(self, self._end, Stopwatch()).transitions
         self._read_slots = sorted(needed | self.cells.read_slots)
-        self._without_choice = {node.index for node in nodes if len(node.plan_node.exits) == 1}
+        self._without_choice = {node.index for node in nodes if len(node.plan_node.edges) == 1}
         asked = self.cells.registers.read
         self._may_end = {node for node, name in asked if name in ("exhausted", "empty")}
         self._resets: dict[Scope, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
@@ -135,10 +135,10 @@ class Machine(Visits):
         questions, self._state, self._is_state_sure = self.cells.questions, state, is_sure
         questions.choices.clear()
         while True:
-            position, self.cells.sizes, values, written, answers, marks = state
+            position, self.cells.sizes, values, written, outcomes, marks = state
             self.cells.registers.put(values)
             self.program.slots.update(zip(self._read_slots, written, strict=True))
-            questions.answers[:], questions.asked = answers, 0
+            questions.outcomes[:], questions.asked = outcomes, 0
             self.watch.marks[:] = marks
             self._trail, self._is_over = [], False
             try:
@@ -161,7 +161,7 @@ class Machine(Visits):
             self.cells.sizes,
             self.cells.registers.values(),
             tuple([slots[path] for path in self._read_slots]),
-            tuple(questions.answers),
+            tuple(questions.outcomes),
             tuple(self.watch.marks),
         )
 
@@ -316,7 +316,7 @@ class Exploration:
                 if not self.graph.has_edge(before, number):
                     self.graph.add_edge(before, number, trail=trail)
 
-    def way(self, visit: Visit) -> list[ProgramNode]:
+    def path_to(self, visit: Visit) -> list[ProgramNode]:
         """The nodes on a shortest way to a visit."""
         last = self._numbers[visit.state]
         first = next(number for number in self._first if self.states[number][1] == visit.state[1])  # of the same sizes

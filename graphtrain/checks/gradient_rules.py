@@ -1,4 +1,4 @@
-"""What each effect does to gradients in each state: a table, its changes for several ranks, and one of divisors."""
+"""The states of gradients and what each effect does to them: for one process, for several ranks, and for divisors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from graphtrain.graph.elements import Severity
 
-# "clean", "fresh", "exchanged", "scaled", "clipped", "used"; of several ranks "scaled apart" and "clipped apart" too.
+# "clean": there are none. "raw": the sum of backward passes. "exchanged": summed over ranks. "scaled": divided by the
+# scale of the loss. "final": clipped or changed, so that none may be added. "used": by a step. With several ranks also
+# "scaled apart" and "final apart": each rank has done so with its own part.
 State = str
 # Gradients that exist, and that no step has used.
-UNUSED: tuple[State, ...] = ("fresh", "exchanged", "scaled", "clipped", "scaled apart", "clipped apart")
+UNUSED: tuple[State, ...] = ("raw", "exchanged", "scaled", "final", "scaled apart", "final apart")
 
 
 @dataclass(frozen=True)
@@ -25,32 +27,32 @@ class Fault:
 
 # The state after an effect, for each state before it; with the code of the problem, if there is one.
 _TABLE = """
-           clean       fresh      exchanged       scaled       clipped       used
-backward   fresh       fresh      fresh G413      fresh G413   fresh G402    fresh G405
-exchange   clean G411  exchanged  exchanged G412  scaled G412  clipped G412  used G406
-scale      clean G411  scaled     scaled          scaled G412  clipped G412  used G406
-clip       clean G411  clipped    clipped         clipped      clipped       used G406
-read       clean G411  fresh      exchanged       scaled       clipped       used
-divide     clean G411  fresh      exchanged       scaled       clipped G412  used G406
+           clean       raw        exchanged       scaled       final         used
+backward   raw         raw        raw G413        raw G413     raw G402      raw G405
+exchange   clean G411  exchanged  exchanged G412  scaled G412  final G412    used G406
+scale      clean G411  scaled     scaled          scaled G412  final G412    used G406
+clip       clean G411  final      final           final        final         used G406
+read       clean G411  raw        exchanged       scaled       final         used
+divide     clean G411  raw        exchanged       scaled       final G412    used G406
 use        clean G411  used       used            used         used          used
 step       clean G401  used       used            used         used          used G403
 zero_grad  clean       clean G404 clean G404      clean G404   clean G404    clean
 """
-# The differences among several ranks: gradients that were not exchanged are unscaled, clipped and used *apart*.
+# The differences for several ranks: gradients that were not exchanged are unscaled and clipped *apart*.
 _TABLE_OF_RANKS = """
-           fresh          scaled apart       clipped apart       exchanged       scaled       clipped
-backward   fresh          fresh G413         fresh G402          fresh G413      fresh G413   fresh G402
-exchange   exchanged      scaled G412        clipped G703        exchanged G704  scaled G704  clipped G704
-scale      scaled apart   scaled apart G412  clipped apart G412  scaled          scaled G412  clipped G412
-clip       clipped apart  clipped apart      clipped apart       clipped         clipped      clipped
-read       fresh G703     scaled apart G703  clipped apart G703  exchanged       scaled       clipped
-divide     fresh          scaled apart       clipped apart G412  exchanged       scaled       clipped G412
+           raw            scaled apart       final apart         exchanged       scaled       final
+backward   raw            raw G413           raw G402            raw G413        raw G413     raw G402
+exchange   exchanged      scaled G412        final G703          exchanged G704  scaled G704  final G704
+scale      scaled apart   scaled apart G412  final apart G412    scaled          scaled G412  final G412
+clip       final apart    final apart        final apart         final           final        final
+read       raw G703       scaled apart G703  final apart G703    exchanged       scaled       final
+divide     raw            scaled apart       final apart G412    exchanged       scaled       final G412
 use        used           used               used                used            used         used
 step       used G702      used G702          used G702           used            used         used
 zero_grad  clean G404     clean G404         clean G404          clean G404      clean G404   clean G404
 """
-# Of the scale of a loss, or the count of a sum, by which gradients are divided once: `owe` is a pass after which they
-# have to be, `add` another pass, and `mix` another one whose gradients must not be.
+# Gradients are divided once by the scale of a loss, or by the count of a sum. `owe`: a backward pass after which they
+# have to be divided; `add`: another pass of the same window; `mix`: a pass whose gradients must not be divided.
 _TABLE_OF_DIVISORS = """
            clean  plain  owing      mixed       divided
 owe        owing  owing  owing      mixed       owing G414
@@ -60,7 +62,7 @@ divide     clean  plain  divided    mixed G414  divided G414
 step       clean  plain  owing G414 mixed       divided
 zero_grad  clean  clean  clean      clean       clean
 """
-# Effect -> what a node does; state -> what was done.
+# The words of messages: effect -> what a node does; state -> what was done before.
 _DOES = {
     "exchange": "exchanges",
     "scale": "unscales",
@@ -69,9 +71,9 @@ _DOES = {
     "use": "uses",
     "read": "reads",
 }
-_DONE = {"exchanged": "exchanged", "scaled": "unscaled", "clipped": "clipped"}
+_DONE = {"exchanged": "exchanged", "scaled": "unscaled", "final": "clipped"}
 _ORDER = "in each window, in this order: backward passes, `exchange`, `unscale`, `divide`, `clip`, and one step"
-# Code, with the effect and the state where several have it -> the message, the hint, the severity if it is no error.
+# Code, followed by effect and state where messages differ -> message, hint, and the severity unless it is an error.
 _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     "G401": (
         "`{node}` steps {optimizer}, which has no gradients since they were cleared",

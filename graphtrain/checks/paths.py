@@ -41,16 +41,16 @@ def check_paths(
     traps = traps_in(exploration)
     severity: Severity = "error"
     if supplied is None and not traps:
-        severity, traps = "warning", _without(plan, optional, alone)  # they may be supplied, or not
+        severity, traps = "warning", _traps_lacking(plan, optional, alone)  # they may be supplied, or not
     elif traps and absent and not traps_in(Exploration(Machine(plan, alone, (), ranks=ranks), SIZES[:1])):
-        traps = _without(plan, absent, alone)  # that is the reason
+        traps = _traps_lacking(plan, absent, alone)  # that is the reason
     # A window that is not cleared, or is of no optimizer, never fills: that is reported.
     is_windowed = optimizers_in(plan.nodes).keys() <= {*optimizers} and "G405" not in {each.code for each in problems}
     problems += [trap.problem(severity) for trap in traps if is_windowed or not trap.reads_windows]
     return problems, exploration.machine.watch.divides_exchanged
 
 
-def _without(plan: Plan, absent: Collection[str], alone: Collection[str]) -> list[Trap]:
+def _traps_lacking(plan: Plan, absent: Collection[str], alone: Collection[str]) -> list[Trap]:
     """The loops that a run without optional resources never leaves: without one that is the reason, or without all.
 
     Arguments:
@@ -92,14 +92,14 @@ def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
         fault = STEP_WITHIN
     words = {"node": node.path, "divisor": "", **harm.words, "optimizer": f"`{optimizer}`"}
     words["step"] = effects["step"].path if "step" in effects else "step"
-    way = exploration.way(harm.visit)
+    visited = exploration.path_to(harm.visit)
 
     def acts(node: ProgramNode) -> bool:
         actions = node.plan_node.actions
         return "eval" in node.kind.does if not optimizer else any(optimizer in each.optimizers for each in actions)
 
-    before = [number for number, each in enumerate(way[:-1]) if acts(each)]
-    path = _names(way[before[-1] :] if before else way)
+    before = [number for number, each in enumerate(visited[:-1]) if acts(each)]
+    path = _names(visited[before[-1] :] if before else visited)
     return node.scope.problem(
         fault.code,
         f"nodes.{node.node.name}",
@@ -130,5 +130,5 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
             f"{reads} `{slot}`, which nothing has written {on}: it is written by {writing}",
             f"route every path through {writing} first, or {move}",
             severity="error" if is_certain else "warning",
-            path=_names(exploration.way(visit)),
+            path=_names(exploration.path_to(visit)),
         )

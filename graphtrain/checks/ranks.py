@@ -51,19 +51,19 @@ def _differing(plan: Plan) -> dict[str, str]:
         kind = plan_node.kind
         if kind is not None and (kind.fetches or ROUND in kind.fields):  # it gives each rank a part of its batch
             # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
-            own = {*kind.step_inputs.values()} - {*EPOCH_FIELDS, "loader"} if kind.fetches else ()
-            names = [*plan_node.own_writes, *(f"{plan_node.path}.{name}" for name in (*own, IDLE))]
+            inputs = {*kind.step_inputs.values()} - {*EPOCH_FIELDS, "loader"} if kind.fetches else ()
+            names = [*plan_node.own_writes, *(f"{plan_node.path}.{name}" for name in (*inputs, IDLE))]
             writers |= dict.fromkeys(names, plan_node.path)
     count = -1
     while count != len(writers):
         count = len(writers)
         for plan_node in plan.nodes:
-            for name in _made_of(plan, plan_node, writers):
+            for name in _derived_from(plan, plan_node, writers):
                 writers.setdefault(name, plan_node.path)
     return writers
 
 
-def _made_of(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -> Iterator[str]:
+def _derived_from(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -> Iterator[str]:
     """What a node makes of values that differ."""
     kind, path = plan_node.kind, plan_node.path
     if plan_node.body is not None:
@@ -87,7 +87,7 @@ def _made_of(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -> Ite
 
 def _first(refs: Iterable[Ref], writers: Mapping[str, str]) -> str | None:
     """The first read value that differs."""
-    named = (str(leaf) for ref in refs for leaf in ref.leaves() if leaf.kind != "resource")
+    named = (str(part) for ref in refs for part in ref.simple() if part.kind != "resource")
     return next((name for name in named if name in writers), None)
 
 
@@ -121,8 +121,8 @@ def _windows(plan: Plan) -> Iterator[Problem]:
     for plan_node in plan.nodes:
         if not any(action.effect == "backward" for action in plan_node.actions):
             continue
-        for read, target in plan_node.reads:
-            for part in dict.fromkeys((target, *target.leaves())):
+        for read, ref in plan_node.reads:
+            for part in dict.fromkeys((ref, *ref.simple())):
                 if (sized := _sized_by(plan, part)) is not None:
                     owner, counter = sized
                     size = f"{owner.path.removeprefix(plan_node.scope.path)}.{counter.window}"

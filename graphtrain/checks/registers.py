@@ -15,14 +15,14 @@ class Questions:
     """What is not known. An answer stays until a visit may change it, so that a run cannot contradict itself.
 
     Attributes:
-        answers: by the number of the question; None if it was not asked.
+        outcomes: the answers, by the number of the question; None if it was not asked.
         first: those with which a run, or a visit of a body, begins.
         choices: the answers that were chosen in the present visit, in order.
         asked: how many of these were asked for, in this round of choices.
     """
 
     def __init__(self) -> None:
-        self.answers: list[bool | None] = []
+        self.outcomes: list[bool | None] = []
         self.first: list[bool | None] = []
         self.choices: list[bool] = []
         self.asked = 0
@@ -32,8 +32,8 @@ class Questions:
         """The number of a question of a graph, and True if it is new."""
         is_new = (scope, question) not in self._numbers
         if is_new:
-            self._numbers[scope, question] = len(self.answers)
-            self.answers.append(first)
+            self._numbers[scope, question] = len(self.outcomes)
+            self.outcomes.append(first)
             self.first.append(first)
         return self._numbers[scope, question], is_new
 
@@ -41,15 +41,15 @@ class Questions:
         """Give the questions of a graph, and of those inside it, their first answers, except some."""
         for (other, question), number in self._numbers.items():
             if other.path.startswith(scope.path) and question not in kept:
-                self.answers[number] = self.first[number]
+                self.outcomes[number] = self.first[number]
 
     def ask(self, number: int) -> bool:
         """The answer to a question; if it has none, the next choice: at first False."""
-        answer = self.answers[number]
+        answer = self.outcomes[number]
         if answer is None:
             if self.asked == len(self.choices):
                 self.choices.append(False)
-            answer = self.answers[number] = self.choices[self.asked]
+            answer = self.outcomes[number] = self.choices[self.asked]
             self.asked += 1
         return answer
 

@@ -22,8 +22,8 @@ from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
     Scope,
-    made_resources,
     outputs_of,
+    resource_copies,
     resources_of,
     slots_of,
 )
@@ -128,7 +128,8 @@ def _trigger(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
     thing, known = f"nodes.{node.name}.{name}", known_units(scope.graph.units)
     for term in trigger.terms:
         if term.unit not in known:
-            message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"'
+            where = ", which [clock] does not define" if scope.graph.units else ": the graph has no [clock]"
+            message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"{where}'
             yield scope.problem("G106", thing, message, suggestion(term.unit, known))
     if name == kind.trigger == "every" or name not in node.parameters:
         return
@@ -149,7 +150,8 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         is_known = body is None or all(None not in around.kinds.values() for around in body.around)
         if slot not in slots and is_known:
             hint = suggestion(slot, slots) or "it reads nothing that could be renamed"
-            yield scope.problem("G115", thing, f"`{node.name}` reads no slot `{slot}`", hint)
+            kind_name = f", a `{node.use}`," if node.use != node.name else ""
+            yield scope.problem("G115", thing, f"`{node.name}`{kind_name} has no slot or parameter `{slot}`", hint)
         for name in (target,) if isinstance(target, str) else target or [""]:
             if (field := field_of(name)) is not None:
                 yield from _field(scope, f"{thing}.{slot}", *field)
@@ -269,7 +271,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
         ranks, supplied: as for `check_graph`.
     """
     try:
-        made_resources(plan.graph, None if supplied is None else dict.fromkeys(supplied, True))
+        resource_copies(plan.graph, None if supplied is None else dict.fromkeys(supplied, True))
     except UsageError as error:
         yield plan.main.problem("G119", "nodes", error.message, error.hint)
     alone: dict[object, PlanNode] = {}

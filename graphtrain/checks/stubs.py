@@ -112,8 +112,8 @@ class StubCells(Cells):
             return super().field(node, name)
         self.registers.add(node, name)
         is_last = name in [each.last for each in kind.fields.values() if each.counts is not None]
-        is_counted = name == "runs" or declared.adds is not None or counter is not None or is_last
-        is_known = is_counted or (kind.fetches and name in EPOCH_FIELDS)  # it follows from visits alone
+        is_counter = name == "runs" or declared.adds is not None or counter is not None or is_last
+        is_known = is_counter or (kind.fetches and name in EPOCH_FIELDS)  # it follows from visits alone
         return super().field(node, name) if is_known else self._changing(node, name)
 
     def _window_size(self, node: ProgramNode, name: str) -> Callable[[], int]:
@@ -176,20 +176,20 @@ class StubCells(Cells):
         is_begun = self._passed(node, FROM, start)
         return lambda: is_begun() and due()
 
-    def _passed(self, node: ProgramNode, what: str, trigger: Trigger) -> Read:
+    def _passed(self, node: ProgramNode, amount: str, trigger: Trigger) -> Read:
         """Whether an amount was passed: asked at each tick of its clocks, and true from then until the node runs."""
-        scope, answers = node.scope, self.questions.answers
-        number, is_new = self.questions.number(scope, (node.path, what), first=False)
+        scope, outcomes = node.scope, self.questions.outcomes
+        number, is_new = self.questions.number(scope, (node.path, amount), first=False)
 
         def tick() -> None:
-            answers[number] = answers[number] or None
+            outcomes[number] = outcomes[number] or None
 
         if is_new:
             for owner, _, _ in self._program.plan.terms(scope, trigger):
                 name = owner.path.removeprefix(scope.path).partition("/")[0]
                 self.after_visit[scope.path + name].append(tick)
-            if what == "due" and node.kind.trigger == "every":
-                self.after_visit[node.path].append(functools.partial(answers.__setitem__, number, False))
+            if amount == "due" and node.kind.trigger == "every":
+                self.after_visit[node.path].append(functools.partial(outcomes.__setitem__, number, False))
         return functools.partial(self.questions.ask, number)
 
     # ---- guards and expressions
@@ -216,9 +216,9 @@ class StubCells(Cells):
         if isinstance(part, FieldOf) and part.field == "due":
             return self.named(scope, part).read
         number, is_new = self.questions.number(scope, part)
-        ask, answers = functools.partial(self.questions.ask, number), self.questions.answers
+        ask, outcomes = functools.partial(self.questions.ask, number), self.questions.outcomes
         for path in self._changers(scope, part) if is_new else ():
-            self.after_visit[path].append(functools.partial(answers.__setitem__, number, None))
+            self.after_visit[path].append(functools.partial(outcomes.__setitem__, number, None))
         small = self._with_small_numbers(scope, part)
         if small is None:
             return ask

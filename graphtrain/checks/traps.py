@@ -45,12 +45,12 @@ class Trap:
 
     def _closed(self, node: ProgramNode) -> list[str]:
         """The guards of a node by which the run does not leave."""
-        ways, inside = node.plan_node.exits, {each.plan_node for each in self.nodes}
-        targets = [way.target for way in ways]
-        taken = max((targets.index(after.plan_node) for after in self._steps[node] if after is not node), default=0)
+        edges, inside = node.plan_node.edges, {each.plan_node for each in self.nodes}
+        targets = [edge.target for edge in edges]
+        chosen = max((targets.index(after.plan_node) for after in self._steps[node] if after is not node), default=0)
         outside = [target not in inside for target in targets]
-        before = [way.when for way, is_out in zip(ways[:taken], outside, strict=False) if is_out]
-        hiding = [ways[taken].when] if any(outside[taken + 1 :]) else []  # an answer that hides what follows
+        before = [edge.when for edge, is_out in zip(edges[:chosen], outside, strict=False) if is_out]
+        hiding = [edges[chosen].when] if any(outside[chosen + 1 :]) else []  # an answer that hides what follows
         return [name for name in (*before, *hiding) if name is not None]
 
     @property
@@ -66,8 +66,8 @@ class Trap:
     def problem(self, severity: Severity) -> Problem:
         """The problem, with a shortest loop."""
         scope, node = self._scope, self._first
-        ways = [networkx.shortest_path(self._steps, after, node) for after in self._steps[node]]
-        path = (node.path, *(each.path for each in min(ways, key=len)))
+        loops = [networkx.shortest_path(self._steps, after, node) for after in self._steps[node]]
+        path = (node.path, *(each.path for each in min(loops, key=len)))
         deciding, names = quoted(self.deciding), quoted([each.path for each in self.nodes], most=16)
         asked = {part.node for part in self._read()}
         ending = [each for each in self._program.nodes_in(scope) if each.kind.trigger == "after"]
@@ -82,18 +82,18 @@ class Trap:
                 severity="warning",  # mostly intended: such a run is stopped by a signal, or by `until`
                 path=path,
             )
-        without = f"without {quoted(sorted(self._absent))} " if self._absent else ""
+        condition = f"without {quoted(sorted(self._absent))} " if self._absent else ""
         decide = f"only as {deciding} decide{'s' if len(self.deciding) == 1 else ''}" if deciding else "by no edge"
         hint = (
             "let the guard read progress of a node of the loop, such as `runs`, or the `due` of a node with a trigger, "
             'as in every = "100 steps"; or route the loop through a node whose progress it reads, such as `next_batch`'
         )
-        if without:
+        if condition:
             hint += "; or, if it is always supplied, take it out of the `optional` of the body or the kind"
         return scope.problem(
             "G501",
             f"edges.{node.node.name}",
-            f"{without}the run can go round {names} forever: it could leave {decide}, and nothing there changes the "
+            f"{condition}the run can go round {names} forever: it could leave {decide}, and nothing there changes the "
             "answer",
             hint,
             severity=severity,

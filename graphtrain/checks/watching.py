@@ -128,7 +128,7 @@ class Watch:
         # stays so until the step: a node on the way may change the answer.
         is_open = "backward" not in effects and passes > 0
         fetching = [each.fields for each in self._program.nodes if each.kind.fetches and is_open]
-        is_short = any(self._cells.questions.answers) or any(each["last"] or each["exhausted"] for each in fetching)
+        is_short = any(self._cells.questions.outcomes) or any(each["last"] or each["exhausted"] for each in fetching)
         is_cut = is_open and (is_cut or is_short)
         opened = owner.fields[field.window] if field.window is not None and passes else 0
         size: int = opened or self._cells.field(owner, str(field.target)).read()
@@ -198,14 +198,14 @@ def _divisors(plan: Plan, acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Ef
     done = {node.path: {action.effect for action in node.actions} for node in acting}
     divides = "divide" in set[str]().union(*done.values())
     read = {
-        node.path: {leaf for _, ref in (*node.setup_reads, *node.visit_reads) for leaf in ref.leaves()}
+        node.path: {part for _, ref in (*node.setup_reads, *node.visit_reads) for part in ref.simple()}
         for node in acting
     }
     for node in acting:
-        per, own = node.parameters.get(_PER, ""), done[node.path]
+        per, done_here = node.parameters.get(_PER, ""), done[node.path]
         for name, declared in node.kind.fields.items():
-            is_scale = name == _SCALE and "scale" in own
-            if not is_scale and (per is None or not declared.with_gradients or "backward" not in own):
+            is_scale = name == _SCALE and "scale" in done_here
+            if not is_scale and (per is None or not declared.with_gradients or "backward" not in done_here):
                 continue
             field = Ref("field", node.path, name)
             reading = [path for path, refs in read.items() if field in refs]

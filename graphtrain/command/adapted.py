@@ -42,7 +42,7 @@ class ScriptOrClass:
         """The script, which is imported, or what the adapter makes of the class."""
         return Script.of_script(self.script) if self.script else self._adapted()
 
-    def imported_again(self) -> Script:
+    def reimported(self) -> Script:
         """The program of a new import of its files, with new global variables."""
         for word in (self.script, self.lightning, self.data):
             file, _ = split_script(word or "")
@@ -57,20 +57,20 @@ class ScriptOrClass:
         except ModuleNotFoundError as error:
             raise UsageError(f"--lightning needs {error.name}", "install it, or the extra `lightning`") from None
 
-        def graph_and_resources(given: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
-            flags, objects = dict(given), []
-            taken = [{name: given[name] for name in arguments_of(made) if name in given} for made in classes]
-            for made, values in zip(classes, taken, strict=True):
-                objects.append(made(**setup_arguments(made, values, made.__name__)))
+        def adapted(arguments: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
+            flags, objects = dict(arguments), []
+            for each in classes:
+                values = {name: arguments[name] for name in arguments_of(each) if name in arguments}
+                objects.append(each(**setup_arguments(each, values, each.__name__)))
                 flags = {name: value for name, value in flags.items() if name not in values}
             return adapt(*objects, **flags)
 
-        def setup(**given: Any) -> dict[str, Any]:
-            return graph_and_resources(given)[1]
+        def setup(**arguments: Any) -> dict[str, Any]:
+            return adapted(arguments)[1]
 
         file = split_script(str(self.lightning))[0] if ".py:" in str(self.lightning) else None
         function = classes[0].__name__
-        return Script(setup, function, file, ["graphtrain"], self.words, lambda given: graph_and_resources(given)[0])
+        return Script(setup, function, file, ["graphtrain"], self.words, lambda arguments: adapted(arguments)[0])
 
 
 def _class_of(named: str) -> Callable[..., Any]:

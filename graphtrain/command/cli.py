@@ -102,3 +102,8 @@ app = CommandLine(
 click.version_option(
     __version__, prog_name="graphtrain", message="%(prog)s %(version)s", help="Print the version and exit."
 )(app)
+
+
+def main() -> None:
+    """Run the command with the arguments of this process, and exit with its code."""
+    app(prog_name="graphtrain")

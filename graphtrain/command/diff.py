@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from graphtrain.command.cli import command, output_option, overlay_option
-from graphtrain.command.output import console, counted, escaped, table
+from graphtrain.command.output import console, escaped, plural, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import pairs
 from graphtrain.graph.difference import SIGNS, Change
@@ -45,8 +45,8 @@ def diff(
     graph, other = load_graph(before), load_graph(after, overlays=overlay)
     difference = Renaming(pairs(rename, "--rename OLD=NEW"), graph, other).graph(graph).diff(other)
     changes = difference.changes
-    rows = [(each.how, each.what, _where(each), *each.values) for each in changes]
-    summary = counted(len(rows), "difference") if rows else "no difference"
+    rows = [(each.how, each.category, _where(each), *each.values) for each in changes]
+    summary = plural(len(rows), "difference") if rows else "no difference"
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
     if rows:
@@ -57,4 +57,4 @@ def diff(
 
 
 def _where(change: Change) -> str:
-    return change.path if change.what not in ("start", "outputs", "optional", "optimizer") else change.inside
+    return change.path if change.category not in ("start", "outputs", "optional", "optimizer") else change.inside

@@ -30,7 +30,7 @@ _shared_options = options(
 )
 @_shared_options
 @click.option("--graph", default="test", help="Another graph: evaluate, for the validation data, or a TOML file.")
-def test(**given: Any) -> int:
+def test(**values: Any) -> int:
     """Evaluate a script's `test_data` with the weights of a run.
 
     It calls `test_step`, else `validation_step`, else `training_step`. The means are printed, and are a row of
@@ -41,7 +41,7 @@ def test(**given: Any) -> int:
     """
     from graphtrain.command.evaluation import run_test
 
-    return run_test(SimpleNamespace(**given))
+    return run_test(SimpleNamespace(**values))
 
 
 @command(
@@ -52,7 +52,7 @@ def test(**given: Any) -> int:
 @_shared_options
 @click.option("--graph", default="predict", help="Another graph, a TOML file.")
 @click.option("--output", "-o", type=Path, help="A new folder, or a .jsonl file. Default: a folder in RUN_DIR/predict.")
-def predict(**given: Any) -> int:
+def predict(**values: Any) -> int:
     """Write predictions for `predict_data` of a script.
 
     It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
@@ -62,4 +62,4 @@ def predict(**given: Any) -> int:
     """
     from graphtrain.command.evaluation import run_predict
 
-    return run_predict(SimpleNamespace(**given))
+    return run_predict(SimpleNamespace(**values))

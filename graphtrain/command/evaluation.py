@@ -78,13 +78,13 @@ def _checkpoint(options: SimpleNamespace) -> Path:
         return checkpoint_folder(NEWEST, options.run_dir, hint="name the directory of a run with --run-dir")
 
 
-def _trainer(path: Path, options: SimpleNamespace, **others: Any) -> Trainer:
+def _trainer(path: Path, options: SimpleNamespace, **overrides: Any) -> Trainer:
     """A trainer of another graph, in which `model` has the weights of a checkpoint."""
     trainers = TrainerFactory(ScriptOrClass(script=options.script), options.settings, ignore, load_graph(options.graph))
     checkpoint, report = SavedCheckpoint.sound(path), notify_once(quiet=options.quiet)
-    others["display"] = None if options.quiet else imported("graphtrain.report.display.choose").display_for(report)
-    others |= {"device": options.device} if options.device is not None else {}
-    trainer = trainers.trainer(checkpoint, from_the_beginning=False, notify=report, **others)
+    overrides["display"] = None if options.quiet else imported("graphtrain.report.display.choose").display_for(report)
+    overrides |= {"device": options.device} if options.device is not None else {}
+    trainer = trainers.trainer(checkpoint, from_the_beginning=False, notify=report, **overrides)
     if trainers.changes:
         report(f"changed since the run: {trainers.changes}")
     validating = graph_of(path, checkpoint.manifest).nodes.get("validate")

@@ -14,7 +14,7 @@ import click
 
 from graphtrain.command.adapted import adapter_options, script_or_class
 from graphtrain.command.cli import command, output_option, overlay_option, settings_argument
-from graphtrain.command.output import console, counted, escaped, notify, table
+from graphtrain.command.output import console, escaped, notify, plural, table
 from graphtrain.command.script import import_script, load_graph, named_graph, split_script
 from graphtrain.command.settings import split_settings
 from graphtrain.errors import UsageError
@@ -70,7 +70,7 @@ def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay
     else:
         for problem in problems:
             click.echo(printable(str(problem)))
-        counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
+        counts = f"{plural(errors, 'error')}, {plural(len(problems) - errors, 'warning')}"
         click.echo(printable(f"{graph}: {counts if problems else 'no problems'} ({len(checked.nodes)} nodes)"))
     return 2 if errors else 0
 
@@ -183,7 +183,7 @@ def graphs() -> None:
 @click.argument("kind", required=False)
 def nodes(kind: str | None) -> None:
     """List the kinds of nodes, or describe one."""
-    kinds = {name: found for name in known_kinds() if (found := find_kind(name)) is not None}
+    kinds = {name: known for name in known_kinds() if (known := find_kind(name)) is not None}
     if kind is None:
         lines = [[name, known.description.split("\n")[0]] for name, known in kinds.items()]
         console().print(table(["kind", "what it does"], lines))
@@ -201,7 +201,7 @@ def _describe(kind: Kind) -> None:
         "writes": [*kind.writes, *(["what its step function returns"] if kind.may_return_slots else [])],
         "guard fields": [*kind.fields],
         "effects": [*kind.effects],
-        "bypassed without": [*kind.optional, *kind.idle_without],
+        "bypassed without": [*kind.optional, *kind.enabling_parameters],
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
     }
     printed = console()
@@ -212,9 +212,9 @@ def _describe(kind: Kind) -> None:
 def _parameter_line(parameter: Parameter, kind: Kind) -> str:
     default = parameter.default
     text = str(default) if isinstance(default, Trigger) else repr(default)
-    given = "required" if default is REQUIRED else f"default {text}"
+    default_text = "required" if default is REQUIRED else f"default {text}"
     varies = ", or an expression in `reads`" if parameter.name in kind.varying else ""
-    return f"{parameter.name}: {parameter.type_name}, {given}{varies}"
+    return f"{parameter.name}: {parameter.type_name}, {default_text}{varies}"
 
 
 # ---- new

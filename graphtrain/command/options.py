@@ -16,7 +16,7 @@ from graphtrain.graph.registry import kind_of_node
 if TYPE_CHECKING:
     from graphtrain.report.run import Run
 
-LOGGERS = {"tensorboard": "TensorBoard", "wandb": "WandB"}  # modules of `report`, and their loggers
+LOGGERS = ("tensorboard", "wandb")
 
 
 class RunOptions(SimpleNamespace):
@@ -41,16 +41,16 @@ run_options = options(
     click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
-    click.option("--logger", multiple=True, type=click.Choice([*LOGGERS]), help="Log there too. Repeatable."),
+    click.option("--logger", multiple=True, type=click.Choice(LOGGERS), help="Log there too. Repeatable."),
     click.option("--trace", is_flag=True, help="Print each transition and the guards it evaluated."),
     click.option("--quiet", is_flag=True, help="Print errors only."),
 )
 
 
-def without(words: Sequence[str], options: Collection[str]) -> list[str]:
+def without_options(words: Sequence[str], options: Collection[str]) -> list[str]:
     """The words of a command line without some options, whose names end in ``=`` if they take a value.
 
-    >>> without(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
+    >>> without_options(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
     ['a.py', '--resume=best']
     """
     kept, remaining = [], iter(words)
@@ -87,7 +87,7 @@ def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> 
     >>> resume_command(words, Path("moved"), is_reached=True)
     'graphtrain run a.py --run-dir moved'
     """
-    kept = without(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
+    kept = without_options(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
     return shlex.join([*kept, "--run-dir", str(run_dir)])
 
 

@@ -74,9 +74,9 @@ def table(
     for column in columns:
         justify: Any = "right" if column in right else "left"
         drawn.add_column(column, justify=justify, no_wrap=column in right or column in whole, overflow="fold")
-    given = iter(styles)
+    remaining_styles = iter(styles)
     for row in rows:
-        drawn.add_row(*map(escaped, row), style=next(given, None))
+        drawn.add_row(*map(escaped, row), style=next(remaining_styles, None))
     return drawn
 
 
@@ -100,10 +100,10 @@ def shown_number(value: Any) -> str:
     return metric(value) if isinstance(value, int | float) else shown(value)
 
 
-def counted(number: int, thing: str) -> str:
+def plural(number: int, thing: str) -> str:
     """A number with its noun.
 
-    >>> counted(1, "error"), counted(2, "error")
+    >>> plural(1, "error"), plural(2, "error")
     ('1 error', '2 errors')
     """
     return f"{number} {thing}{'' if number == 1 else 's'}"

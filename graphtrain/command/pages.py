@@ -27,9 +27,9 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
 
     Exit codes: 0 written, 2 there is no run.
     """
-    from graphtrain.page import document
+    from graphtrain.page.document import write_report
 
-    document.report(_runs_at(run_dir), output, next_steps)
+    write_report(_runs_at(run_dir), output, next_steps)
     click.echo(printable(f"wrote {output}"))
 
 
@@ -44,7 +44,7 @@ def watch(target: Sequence[Path], *, port: int = 8321) -> None:
     Exit codes: 0 ended, 2 there is nothing to show, or the port is in use.
     """
     try:
-        from graphtrain.page import server
+        from graphtrain.page.server import Watched, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("graphtrain"):
             raise
@@ -52,7 +52,7 @@ def watch(target: Sequence[Path], *, port: int = 8321) -> None:
         raise UsageError(why, "install the extra `watch`: pip install '.[watch]'") from error
     runs = _runs_at(target)
     folder = target[0] if len(target) == 1 and runs != [*target] else None
-    server.serve(server.Watched(next_steps, runs, folder), port, _announce)
+    serve(Watched(next_steps, runs, folder), port, _announce)
 
 
 def _runs_at(paths: Sequence[Path]) -> list[Path]:

@@ -11,7 +11,7 @@ import click
 
 from graphtrain.command.adapted import adapter_options, script_argument, script_or_class
 from graphtrain.command.cli import command, overlay_option, processes_option, settings_argument
-from graphtrain.command.options import without
+from graphtrain.command.options import without_options
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
@@ -59,8 +59,8 @@ def verify(
     Exit codes: 0 bitwise equal, 1 different, 2 nothing to compare or bad usage.
     """
     source, settings = script_or_class(script, settings, lightning=lightning, data=data)
-    others = {"last": last, "processes": processes} if run_dir is None else of_a_script
-    for name, value in others.items():
+    inapplicable = {"last": last, "processes": processes} if run_dir is None else of_a_script
+    for name, value in inapplicable.items():
         if value not in (None, (), False):
             how = "with" if run_dir is None else "without"
             raise UsageError(f"--{name.replace('_', '-')}: only {how} --run-dir", "see graphtrain verify --help")
@@ -73,7 +73,7 @@ def verify(
     from graphtrain.command.verifying import verify_script
 
     # The other words are those of `graphtrain run`.
-    words = without(sys.argv[2:], ["--cuts=", "--cuts-seed="])
+    words = without_options(sys.argv[2:], ["--cuts=", "--cuts-seed="])
     return verify_script(source, settings, words, of_a_script["cuts"] or 10, of_a_script["cuts_seed"])
 
 

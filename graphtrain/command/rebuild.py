@@ -38,7 +38,7 @@ class TrainerFactory:
         self, source: ScriptOrClass, settings: Sequence[str], notify: Callable[[str], None], graph: Graph | None = None
     ) -> None:
         self._source, self._notify = source, notify
-        self._given, parameters = split_settings(settings)
+        self._arguments, parameters = split_settings(settings)
         if graph is None and parameters:
             message = f"`{next(iter(parameters))}=`: the graph is that of the run, with its parameters"
             raise UsageError(message, "NAME=VALUE sets an argument of setup")
@@ -58,12 +58,12 @@ class TrainerFactory:
             UsageError: an argument of the run cannot be read back, or setup no longer takes it.
         """
         # Imported again for each trainer: the global variables must not come from the replay before.
-        program, self._program = self._program or self._source.imported_again(), None
+        program, self._program = self._program or self._source.reimported(), None
         manifest = checkpoint.manifest
         environment, about = manifest.environment, manifest.about
-        arguments = setup_arguments(program.setup, {**self._saved(program, about), **self._given}, program.name)
+        arguments = setup_arguments(program.setup, {**self._saved(program, about), **self._arguments}, program.name)
         trained = Graph.of(graph_of(checkpoint.path, manifest))
-        graph = Graph.of(checked_graph(trained)) if self._graph is None else _counted_alike(self._graph, trained)
+        graph = Graph.of(checked_graph(trained)) if self._graph is None else _with_loss_units_of(self._graph, trained)
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         device = options.get("device", str(environment.get("device", "cpu")).partition(" ")[0])
@@ -71,7 +71,7 @@ class TrainerFactory:
         resources.pop("loggers", None)
         if from_the_beginning:
             warm_start(resources, weights_named(map(str, about.get("init") or ())), ignore)
-        about = {**about, "arguments": in_force, "given": sorted(self._given), "script": str(program.file)}
+        about = {**about, "arguments": in_force, "explicit": sorted(self._arguments), "script": str(program.file)}
         if self.changes is None:
             environment_now = run_environment(
                 resources, about, deterministic=deterministic, seed=seed, device=resolve_device(device)
@@ -87,15 +87,15 @@ class TrainerFactory:
     def _saved(self, program: Script, about: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of the run that differ from the defaults; not former defaults of those that are gone."""
         arguments, defaults = about.get("arguments", {}), arguments_in_force(program.setup, {})
-        given = about.get("given", arguments)
+        explicit = about.get("explicit", arguments)
         return {
             name: _value(name, text)
             for name, text in arguments.items()
-            if name not in self._given and text != defaults.get(name) and (name in given or name in defaults)
+            if name not in self._arguments and text != defaults.get(name) and (name in explicit or name in defaults)
         }
 
 
-def _counted_alike(graph: Graph, trained: Graph) -> Graph:
+def _with_loss_units_of(graph: Graph, trained: Graph) -> Graph:
     """An evaluation graph whose losses are sums over the same unit as in the validation of a run, such as tokens."""
     body = trained.nodes["validate"].body if "validate" in trained.nodes else None
     units = {node.use: node.parameters.get("per") for node in body.nodes.values()} if body is not None else {}

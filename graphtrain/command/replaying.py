@@ -158,13 +158,13 @@ def _described(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _tensor(tensor: torch.Tensor) -> str:
-    form = dtype_and_shape(tensor)
+    description = dtype_and_shape(tensor)
     if not tensor.numel() or tensor.layout is not torch.strided or tensor.is_complex():
-        return form
+        return description
     wide = tensor.detach().to(torch.float64)
     if tensor.numel() == 1:
-        return f"{form}: {wide.item():.9g}"
-    return f"{form}: mean {wide.mean().item():.4g}, from {wide.min().item():.4g} to {wide.max().item():.4g}"
+        return f"{description}: {wide.item():.9g}"
+    return f"{description}: mean {wide.mean().item():.4g}, from {wide.min().item():.4g} to {wide.max().item():.4g}"
 
 
 def _parameters(replay: Replay) -> Iterator[tuple[str, str, str, str]]:

@@ -131,7 +131,7 @@ def main(setup: Callable[..., Any]) -> None:
     words = ["python", *(["-m", module] if module else [sys.argv[0]])]
     source = [] if file is None or module else [words[1] + (f":{name}" if name != "setup" else "")]
     path = Path(file) if file else None
-    script = Script(setup, name, path, words, source, lambda given: graph_of_module(program))
+    script = Script(setup, name, path, words, source, lambda arguments: graph_of_module(program))
     program_command(script)(prog_name=" ".join(words))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import shlex
 import socket
 import sys
@@ -17,8 +18,15 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
-from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, replay_command, resume_command, without
-from graphtrain.command.output import aligned, console, error_lines, notify, shown, shown_number, table
+from graphtrain.command.options import (
+    OF_THE_END,
+    OF_THE_START,
+    ended_by,
+    replay_command,
+    resume_command,
+    without_options,
+)
+from graphtrain.command.output import aligned, console, error_lines, notify, plural, shown, shown_number, table
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
@@ -172,6 +180,7 @@ def _progress(run: Run) -> Iterator[str]:
     yield from (f"  {line}" for line in error_lines(status.get("error") or "") if line)
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
+    yield from (f"  started from {shown(start['checkpoint'])}" for start in run.starts[:1] if start["checkpoint"])
     yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
     yield from (f"  {line}" for line in _best(run))
     if status.get("digest"):
@@ -179,7 +188,8 @@ def _progress(run: Run) -> Iterator[str]:
     process = ", which is gone" if run.state == "interrupted" else ", which is alive" if run.state in ACTIVE else ""
     if status.get("host") not in (None, socket.gethostname()):
         process = f" on host {shown(status['host'])}"
-    yield f"  written {run.age} by process {shown(status.get('process'))}{process}"
+    writer = f" by process {shown(status['process'])}" if status.get("process") is not None else ""
+    yield f"  written {run.age}{writer}{process}"
 
 
 def _best(run: Run) -> Iterator[str]:
@@ -191,15 +201,22 @@ def _best(run: Run) -> Iterator[str]:
 # ---- explain
 
 
-@command("graphtrain explain runs/first")
-@click.argument("run_dir", type=Path)
+@command("graphtrain explain runs/first", "graphtrain explain G404")
+@click.argument("run_dir", type=Path, metavar="RUN_DIR|CODE")
 def explain(run_dir: Path) -> None:
-    """Say why a run ended or failed, and what to do next.
+    """Say why a run ended and what to do next, or what a code means.
 
-    All of it is read from the run directory; the script is not needed, and nothing is written.
+    Of a run: why it ended, stopped or failed, its starts and checkpoints, and the command that resumes it. All of it is
+    read from the run directory; the script is not needed, and nothing is written.
 
-    Exit codes: 0 explained, 2 there is no run.
+    Of the code of a problem that `check` reports, such as G404: what is found, what would happen without the check, and
+    what to do.
+
+    Exit codes: 0 explained, 2 there is no such run or code.
     """
+    if re.fullmatch(r"G\d+", str(run_dir)) and not run_dir.is_dir():
+        click.echo(_explained(str(run_dir)))
+        return
     run = Run(run_dir)
     place = f", {one_line(run.place, 200)}" if run.place else ""
     click.echo("\n  ".join([f"{run.path}: {run.state}{place}, {run.age}", *run.why()]))
@@ -214,8 +231,19 @@ def explain(run_dir: Path) -> None:
             click.echo("\n  ".join([f"\n{title}:", *lines]))
 
 
+def _explained(name: str) -> str:
+    from graphtrain.checks.codes import CODES  # with all checks, which a run does not need
+
+    if (code := CODES.get(name)) is None:
+        raise UsageError(f"there is no code `{name}`", "docs/checks.md lists all of them")
+    parts = {"without the check": code.otherwise, "what to do": code.remedy}
+    wrapped = {title: click.wrap_text(text, 100, "  ", "  ") for title, text in parts.items()}
+    return "\n\n".join([f"{name}: {code.found}", *(f"{title}:\n{text}" for title, text in wrapped.items())])
+
+
 def _start(start: dict[str, Any]) -> str:
-    how = f"resumed from {shown(start['checkpoint'])}" if start["checkpoint"] else "begun"
+    origin = start["checkpoint"]  # a path for a checkpoint of another run
+    how = f"{'resumed' if Path(origin).name == origin else 'started'} from {shown(origin)}" if origin else "started"
     at = _moment(start.get("started_at_unix_seconds"))
     return f"{at}  {how} on {shown(start.get('host'))} by process {shown(start.get('process'))}"
 
@@ -236,14 +264,14 @@ def _checkpoints(run: Run) -> Iterator[str]:
             finite = run.newest_finite
             yield f"newest with finite weights {finite.name}" if finite is not None else "none has finite weights"
         if manifest.returns:
-            yield f"the run went back to a checkpoint {manifest.returns} times"
+            yield f"the run went back to a checkpoint {plural(manifest.returns, 'time')}"
     elif run.newest:
         yield f"newest {shown(run.newest)}, which cannot be read"
     yield from _best(run)
 
 
-def _lines(command: str, what: str) -> list[str]:
-    return [*filter(None, [command, f"    {what}" if command and what else what])]
+def _lines(command: str, effect: str) -> list[str]:
+    return [*filter(None, [command, f"    {effect}" if command and effect else effect])]
 
 
 def next_steps(run: Run) -> Iterator[tuple[str, str]]:
@@ -260,12 +288,12 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
         resume = resume_command(command, run.path, is_reached=str(run.status.get("reason")).startswith("--"))
         if not command:
             yield "", "run the program again, with this run directory"
-        what = "resumes it" if run.newest else "starts it from the beginning: there is no checkpoint"
+        effect = "resumes it" if run.newest else "starts it from the beginning: there is no checkpoint"
         cause = "; remove the cause of the error first" if state == "failed" else ""
-        yield shown(resume, 1000) if command else "", f"{what}{cause}"
+        yield shown(resume, 1000) if command else "", f"{effect}{cause}"
     elif not run.status.get("not_finite"):
-        further = "a later end, such as a larger finish.after, trains it further"
-        yield "", f"nothing; {further if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"
+        longer = "a later end, such as a larger finish.after, trains it further"
+        yield "", f"nothing; {longer if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"
     if state not in ACTIVE and run.status.get("not_finite") and command:
         yield from _search(run, command)
 
@@ -279,7 +307,7 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     free = next(path for number in itertools.count(2) if not (path := Path(f"{run.path}-{number}")).exists())
     fork = ["--fork", str(run.path / finite.name)] if (finite := run.newest_finite) is not None else []
-    kept = without(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
+    kept = without_options(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
     words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
     yield shown(shlex.join(words), 1000), "names the batch with which the loss diverges"
 

@@ -149,4 +149,4 @@ class Script:
         path, name = split_script(script)
         module = import_script(path)
         setup = function_in(module, str(path), name or "setup")
-        return cls(setup, name or "setup", path, ["graphtrain"], [script], lambda given: graph_of_module(module))
+        return cls(setup, name or "setup", path, ["graphtrain"], [script], lambda arguments: graph_of_module(module))

@@ -91,11 +91,11 @@ def warm_start(resources: Mapping[str, Any], weights: Mapping[str, Path], notify
         name, _, pattern = named.partition(".")
         if name not in modules:
             raise UsageError(f"--init: there is no module `{name}`", suggestion(name, modules))
-        module, what = uncompiled(modules[name]), f"--init: `{path}` does not match `{name}`:"
+        module, problem = uncompiled(modules[name]), f"--init: `{path}` does not match `{name}`:"
         try:
             stored = weights_of_model(path, name) if (path / MANIFEST_FILE).is_file() else open_weights(path)
             stored = {plain_name(key): tensor for key, tensor in stored.items()}
-            saved = read_fitting(module, stored, [pattern] if pattern else [], current_ranks().rank, what)
+            saved = read_fitting(module, stored, [pattern] if pattern else [], current_ranks().rank, problem)
         except UsageError:
             raise
         except (OSError, ValueError) as error:

@@ -25,11 +25,11 @@ RUN_ARGUMENT = "run"
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def pairs(texts: Iterable[str], form: str) -> dict[str, str]:
+def pairs(texts: Iterable[str], expected: str) -> dict[str, str]:
     """The parts of ``NAME=VALUE`` by name.
 
     Arguments:
-        form: what is expected, for the message.
+        expected: what a text should look like, for the message.
 
     Raises:
         UsageError: a text has another form, or a name is given twice.
@@ -41,7 +41,7 @@ def pairs(texts: Iterable[str], form: str) -> dict[str, str]:
     for text in texts:
         name, _, value = map(str.strip, text.partition("="))
         if not (name and value):
-            raise UsageError(f"expected {form}, got `{text}`", "no spaces around =; options begin with --")
+            raise UsageError(f"expected {expected}, got `{text}`", "no spaces around =; options begin with --")
         if name in values:
             raise UsageError(f"`{name}` is set twice")
         values[name] = value
@@ -126,14 +126,14 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
     return {key: _coerced(known[key], value, name) if key in known else value for key, value in values.items()}
 
 
-def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, str]:
+def arguments_in_force(setup: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, str]:
     """Every argument of a call of `setup`, defaults included, as text that is saved with a run.
 
     A default has the same form as if it were given, and a path that of a string. Addresses, which differ between
     processes, are left out.
 
     Arguments:
-        given: the arguments of the call, as `setup_arguments` returns them.
+        arguments: those of the call, as `setup_arguments` returns them.
 
     >>> def setup(lr: float = 1, make=len, **rest): ...
     >>> arguments_in_force(setup, {"width": 8})
@@ -141,11 +141,11 @@ def arguments_in_force(setup: Callable[..., Any], given: Mapping[str, Any]) -> d
     """
     values = {}
     for name, argument in arguments_of(setup).items():
-        if name not in given and argument.default is not REQUIRED:
+        if name not in arguments and argument.default is not REQUIRED:
             values[name] = argument.default
             with suppress(UsageError):
                 values[name] = _coerced(argument, argument.default, "setup")
-    in_force = {**values, **given}.items()
+    in_force = {**values, **arguments}.items()
     return {name: _ADDRESS.sub("", repr(str(value) if isinstance(value, Path) else value)) for name, value in in_force}
 
 

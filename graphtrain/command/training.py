@@ -16,7 +16,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.options import LOGGERS, RunOptions, ended_by, replay_command, resume_command, without
+from graphtrain.command.options import RunOptions, ended_by, replay_command, resume_command, without_options
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import Script, load_graph
 from graphtrain.command.set_up import set_up, warm_start
@@ -75,7 +75,11 @@ class _Training:
         graph = Graph.of(checked_graph(with_parameters(self.graph(arguments), parameters)))
         in_force, resources = set_up(program.setup, arguments, program.name, graph, options.seed, options.device)
         loggers = [*resources.pop("loggers", ())]
-        loggers += [getattr(imported(f"graphtrain.report.{name}"), LOGGERS[name])() for name in options.logger]
+        if options.logger:
+            from graphtrain.report.tensorboard import TensorBoard
+            from graphtrain.report.wandb import WandB
+
+            loggers += [{"tensorboard": TensorBoard, "wandb": WandB}[name]() for name in options.logger]
         settings = inspect.signature(Trainer).parameters.keys() - {*USUAL, "not_state"}
         for name in sorted(settings & resources.keys()):
             hint = f"set it with --{name.replace('_', '-')}" if name in vars(options) else "give it another name"
@@ -94,7 +98,7 @@ class _Training:
         about = {
             "command": shlex.join([*program.words, *sys.argv[1:]]),
             "arguments": in_force,
-            "given": sorted(arguments),
+            "explicit": sorted(arguments),
             "seed": options.seed,
             "script": str(program.file or ""),
             "init": [f"{name}={path}" for name, path in self.start.init.items()],
@@ -128,17 +132,17 @@ class _Training:
         except KeyboardInterrupt:
             report(self._resume_with(run_dir))
             raise
-        further = ""
+        note = ""
         if diverged := not_finite_since(trainer.metrics):  # to train it further would not help
-            further = f". {diverged}" if outcome.resumable else f", and {diverged}"
+            note = f". {diverged}" if outcome.resumable else f", and {diverged}"
         elif outcome is Outcome.ALREADY_FINISHED:
-            further = _further(trainer.graph, run_dir)
+            note = _how_to_train_longer(trainer.graph, run_dir)
         if outcome is Outcome.ALREADY_FINISHED and trainer.changes:  # nothing that was requested would be done
             fork = f"in a new directory, with --run-dir, or from this one: --fork {shlex.quote(str(run_dir))}"
             changed = f"the run in `{run_dir}` is finished, so nothing was run; changed since: "
-            raise UsageError(changed + ", ".join(trainer.changes), f"start another run {fork}{further}")
-        digest = digest_of_ranks([own.decode() for own in current_ranks().gather(trainer.digest().encode())])
-        report(f"{outcome}{further}: {run_dir}  digest {digest[:16]}")
+            raise UsageError(changed + ", ".join(trainer.changes), f"start another run {fork}{note}")
+        digest = digest_of_ranks([each.decode() for each in current_ranks().gather(trainer.digest().encode())])
+        report(f"{outcome}{note}: {run_dir}  digest {digest[:16]}")
         if outcome.resumable:
             report(self._resume_with(run_dir, is_reached=outcome is not Outcome.STOPPED))
         return STOPPED if outcome is Outcome.STOPPED else 0
@@ -165,7 +169,7 @@ class _Training:
 
     def _resume_with(self, run_dir: Path, *, is_reached: bool = False) -> str:
         count, words = current_ranks().world_size, [*self.program.words, *sys.argv[1:]]
-        is_launched = count > 1 and without(words, ["--processes="]) == words
+        is_launched = count > 1 and without_options(words, ["--processes="]) == words
         how = f"  in {count} processes, by the same launcher" if is_launched else ""
         return f"resume with: {resume_command(words, run_dir, is_reached=is_reached)}{how}"
 
@@ -182,13 +186,18 @@ def _introduced(trainer: Trainer) -> Iterator[str]:
             yield f"{name}: {type(model).__name__}, {scaled(elements)} parameters"
 
 
-def _further(graph: Graph, run_dir: Path) -> str:
+def _how_to_train_longer(graph: Graph, run_dir: Path) -> str:
     """What trains a finished run further; empty for a graph that ends by itself, as an evaluation does."""
+    is_at_its_end = True
     with contextlib.suppress(UsageError):  # a status that cannot be read
-        if ended := ended_by(imported("graphtrain.report.run").Run(run_dir)):
+        run = imported("graphtrain.report.run").Run(run_dir)
+        if ended := ended_by(run):
             return f"; {ended}"
+        is_at_its_end = run.snapshot().is_at_its_end
     kinds = {name: kind_of_node(node) for name, node in graph.nodes.items()}
     ends = ", ".join(f"{name}.after" for name, kind in kinds.items() if kind and kind.trigger == "after")
+    if not is_at_its_end:
+        return f"; it ended by itself, before its {ends}" if ends else ""
     return f"; a later {ends} trains it further" if ends else ""
 
 

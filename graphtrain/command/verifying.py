@@ -20,14 +20,14 @@ from typing import Any
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.cli import app
 from graphtrain.command.failure import FAILED, exit_on_failure
-from graphtrain.command.output import console, counted, ignore, notify, notify_once, print_lines
+from graphtrain.command.output import console, ignore, notify, notify_once, plural, print_lines
 from graphtrain.command.rebuild import TrainerFactory
 from graphtrain.errors import UsageError
 from graphtrain.printable import one_line
 from graphtrain.proof.comparison import first_lines
 from graphtrain.proof.cuts import train_with_cuts
 from graphtrain.proof.history import RunHistory, Segment
-from graphtrain.proof.verify import Verdict, verify
+from graphtrain.proof.verify import Verdict, verify_segment
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.storage.manifest import SavedCheckpoint, checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
@@ -89,7 +89,9 @@ def _verified(
         nonlocal factory
         is_first = segment is comparable[0]
         factory = trainers = factory or TrainerFactory(source, settings, report if is_first else ignore)
-        verdict = verify(segment, lambda span: trainers.trainer(span.goal, from_the_beginning=span.start is None))
+        verdict = verify_segment(
+            segment, lambda span: trainers.trainer(span.goal, from_the_beginning=span.start is None)
+        )
         print_lines(printed, _lines(verdict, trainers.changes or ""))
         return verdict.is_equal
 
@@ -102,7 +104,7 @@ def _verified(
             return code
         else:
             different += code
-    spans = counted(len(comparable), "span")
+    spans = plural(len(comparable), "span")
     printed.print(f"{different} of {spans} differ" if different else f"{spans}: bitwise equal", soft_wrap=True)
     return FAILED if different else 0
 
@@ -132,7 +134,7 @@ def _lines(verdict: Verdict, changes: str) -> Iterator[str]:
     if verdict.failure or verdict.is_equal:
         yield f"{segment}: {f'cannot be replayed: {verdict.failure}' if verdict.failure else 'equal'}"
         return
-    yield f"{segment}: {counted(len(verdict.differences), 'field')} differ"
+    yield f"{segment}: {plural(len(verdict.differences), 'field')} differ"
     yield from first_lines(verdict.differences)
     yield from (f"  {note}" for note in verdict.notes)
     if changes:

@@ -18,6 +18,8 @@ else:
     content = lazy_import("graphtrain.state.content")
 
 NESTS = frozenset({dict, list, tuple})
+NOTHING = object()
+"""What an iterator of batches yields where there is none."""
 _MOST_TRACED = 64 * 2**10
 
 
@@ -87,16 +89,16 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
         yield from tensors_of(part)
 
 
-def tensors_held(batch: Any) -> Any:
+def as_tuples(batch: Any) -> Any:
     """What to keep of a batch to know its tensors later: a dict or a list may be given others meanwhile."""
     if type(batch) not in NESTS:
         return batch
     parts = tuple(batch.values()) if type(batch) is dict else tuple(batch)
-    return parts if NESTS.isdisjoint(map(type, parts)) else tuple(map(tensors_held, parts))
+    return parts if NESTS.isdisjoint(map(type, parts)) else tuple(map(as_tuples, parts))
 
 
-def trace(held: Any) -> dict[str, Any]:
-    """A hash of the tensors in what `tensors_held` gave, and how often they were changed.
+def trace(parts: Any) -> dict[str, Any]:
+    """A hash of the tensors in what `as_tuples` gave, and how often they were changed.
 
     Those with values on the host are hashed; of more than 64 KiB a sample.
 
@@ -104,15 +106,15 @@ def trace(held: Any) -> dict[str, Any]:
     >>> before["versions"], after["versions"], before["hash"] == after["hash"]
     (0, 1, False)
     """
-    tensors = list(_traced(held))
+    tensors = list(_traced(parts))
     hashed = content.content_hash(tensors, most_bytes=_MOST_TRACED)[:16]
     return {"versions": sum([tensor._version for tensor in tensors]), "hash": hashed}
 
 
-def _traced(held: Any) -> Iterator[torch.Tensor]:
-    if isinstance(held, tuple):
-        for part in held:
+def _traced(parts: Any) -> Iterator[torch.Tensor]:
+    if isinstance(parts, tuple):
+        for part in parts:
             yield from _traced(part)
-    elif isinstance(held, torch.Tensor):
-        is_special = held.layout is not torch.strided or held.is_quantized or held.is_nested or held.is_inference()
-        yield from [] if is_special or held.device.type != "cpu" else [held]
+    elif isinstance(parts, torch.Tensor):
+        is_special = parts.layout is not torch.strided or parts.is_quantized or parts.is_nested or parts.is_inference()
+        yield from [] if is_special or parts.device.type != "cpu" else [parts]

@@ -18,11 +18,11 @@ from typing import Any, final
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from graphtrain.data import NOTHING
+from graphtrain.data.batch import NOTHING
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_of
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
-from graphtrain.state.generators import HOST, AnyGenerator, RandomAside, generator_of, seed_all
+from graphtrain.state.generators import HOST, AnyGenerator, PreservedRandom, generator_of, seed_all
 from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import Reachable
 
@@ -131,7 +131,7 @@ class Loader:
         """
         seed = seed if self.seed is None else self.seed
         generators = generators_of(self)
-        with RandomAside([*HOST.values(), *generators]):
+        with PreservedRandom([*HOST.values(), *generators]):
             seed_all(derived_seed(seed, epoch), generators)
             announce_epoch(self, epoch)
             order, is_in_batches = self._order(indices)
@@ -235,7 +235,7 @@ class _SeededFetch(Dataset[Any]):
             self._epoch, self._generators = epoch, _Generators(self._dataset, self._collate)
             self._is_told = any(hasattr(part, "set_epoch") for part in parts_of(self._dataset))
         batch_seed = derived_seed(seed, epoch, number)
-        with RandomAside(() if self._in_workers else [*HOST.values(), *self._generators.all()]):
+        with PreservedRandom(() if self._in_workers else [*HOST.values(), *self._generators.all()]):
             batch, count = NOTHING, -1
             while count < len(generators := self._generators.all()):  # again, if one was made unseeded, and drawn from
                 batch, count = self._fetch(batch_seed, generators, indices), len(generators)
@@ -259,15 +259,15 @@ class _Generators:
         self._reached = [each.value for each in reached if each.category == "generator"]
         holders = (each.value for each in reached if each.category in ("object", "module"))
         self._attributes = [vars(value) for value in holders if hasattr(value, "__dict__")][:_MOST_WATCHED]
-        self._held: list[Any] = [NOTHING]
+        self._values: list[Any] = [NOTHING]
         self._all: list[AnyGenerator] = []
 
     def all(self) -> list[AnyGenerator]:
         """Those there are now; 0.3 us for each object that may hold one, where none has changed."""
-        held = [value for attributes in self._attributes for value in attributes.values()]
-        if len(held) != len(self._held) or not all(map(operator.is_, held, self._held)):
-            self._held = held
-            distinct = {id(value): value for value in (*self._reached, *held)}.values()
+        values = [value for attributes in self._attributes for value in attributes.values()]
+        if len(values) != len(self._values) or not all(map(operator.is_, values, self._values)):
+            self._values = values
+            distinct = {id(value): value for value in (*self._reached, *values)}.values()
             self._all = [generator_of(value) for value in distinct if category_of(type(value)) == "generator"]
         return self._all
 

@@ -28,28 +28,28 @@ _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSa
 
 def parts_of(*loaders: Any) -> list[Any]:
     """Loaders with their samplers, transforms and data sets, at any depth: each once."""
-    found, parts = [*loaders], dict[int, Any]()
-    for part in found:  # which grows
+    waiting, parts = [*loaders], dict[int, Any]()
+    for part in waiting:  # which grows
         if part is not None and id(part) not in parts:
             parts[id(part)], attributes = part, getattr(part, "__dict__", {})
-            found += [attributes[name] for name in _PARTS if name in attributes]
+            waiting += [attributes[name] for name in _PARTS if name in attributes]
     return [*parts.values()]
 
 
-def held_generators(data: Any) -> list[Any]:
+def generator_objects(data: Any) -> list[Any]:
     """The generators that are attributes of loaders, their samplers, data sets at any depth, transforms, `collate_fn`.
 
-    >>> len(held_generators(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
+    >>> len(generator_objects(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
     1
     """
     parts = parts_of(*loaders_of(data).values() or [data])
-    held = [value for part in parts for value in (part, *getattr(part, "__dict__", {}).values())]
-    return [*{id(value): value for value in held if category_of(type(value)) == "generator"}.values()]
+    values = [value for part in parts for value in (part, *getattr(part, "__dict__", {}).values())]
+    return [*{id(value): value for value in values if category_of(type(value)) == "generator"}.values()]
 
 
 def generators_of(data: Any) -> list[AnyGenerator]:
     """The same, behind one interface."""
-    return list(map(generator_of, held_generators(data)))
+    return list(map(generator_of, generator_objects(data)))
 
 
 def drawn_from(data: Any) -> list[AnyGenerator]:

@@ -27,7 +27,7 @@ def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]
 
 
 @final
-class Share:
+class RankBatches:
     """The batches of an epoch of a `Loader` that one of several ranks loads, and none of the others.
 
     Workers load ahead what the rank takes while every round has a batch for each; after another round they start again.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from graphtrain.data import NOTHING
+from graphtrain.data.batch import NOTHING
 from graphtrain.data.loader import Loader, derived_seed
 from graphtrain.data.samplers import (
     announce_epoch,
@@ -31,11 +31,11 @@ from graphtrain.data.samplers import (
     selection_of,
     set_states,
 )
-from graphtrain.data.shares import Share
+from graphtrain.data.shares import RankBatches
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
 from graphtrain.state.content import content_hash
-from graphtrain.state.generators import AnyGenerator, RandomAside, seed_all
+from graphtrain.state.generators import AnyGenerator, PreservedRandom, seed_all
 from graphtrain.state.kinds import is_users
 
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
@@ -77,16 +77,16 @@ class Seeds(NamedTuple):
         if not self.are_common:
             yield
             return
-        with RandomAside():
+        with PreservedRandom():
             seed_all(derived_seed(self.seed, *numbers), generators)
             yield
 
     def following(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
         """The same batches of an epoch; each after the first is drawn under a seed of its own: 20 us."""
-        aside = RandomAside()
+        preserved = PreservedRandom()
         yield from itertools.islice(batches, 1)
         for number in itertools.count(1):
-            with aside:
+            with preserved:
                 seed_all(derived_seed(self.seed, epoch, number))
                 batch = next(batches, NOTHING)
             if batch is NOTHING:
@@ -217,7 +217,7 @@ class Numbered(Source):
     """A list of batches, or a `Loader`: any batch of any epoch can be reproduced.
 
     Attributes:
-        world_size: above 1, of a `Loader` a `Share` is opened, by which each of several ranks loads its own batches.
+        world_size: the number of ranks; above 1, each loads its own batches of a `Loader`, by a `RankBatches`.
     """
 
     redraws = True
@@ -251,7 +251,7 @@ class Numbered(Source):
         if not isinstance(self.data, Loader):
             return itertools.islice(self._epoch, first, None)
         if self.world_size > 1:
-            return Share(self.data, self._epoch, self.world_size)
+            return RankBatches(self.data, self._epoch, self.world_size)
         return self.data.load(self._epoch, itertools.count(first))
 
 
@@ -275,7 +275,7 @@ class Stateful(Source):
         if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
             # From the end of an epoch, torchdata's loader would begin two iterators, each of which draws a seed.
             data, state = (self.data.dataset, loaded["dataset"]) if "dataset" in loaded else (self.data, loaded["data"])
-            with RandomAside(drawn_from(self.data)):
+            with PreservedRandom(drawn_from(self.data)):
                 data.load_state_dict(copy.deepcopy(state))
                 is_next = next(iterate(data), NOTHING) is not NOTHING
             if is_next:
@@ -321,7 +321,7 @@ class Stateful(Source):
         sample, hashes = self._sample, set()
         if not sample:
             return _NO_SAMPLE
-        with RandomAside(drawn_from(self.data)):
+        with PreservedRandom(drawn_from(self.data)):
             for _ in range(2):  # what `iter` changes and the state leaves out shows the second time
                 batches = self._after(sample["epoch"], sample["data"], self._seeds)
                 set_states(drawn_from(self.data), sample["random"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.data.source import Opened, Source
-from graphtrain.state.changes import changes, restore
+from graphtrain.state.changes import changes_since
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
@@ -47,7 +47,7 @@ class DataState:
 
     def changed(self, data: Any) -> Mapping[str, Any]:
         """What has changed of data since the run began; empty for nothing."""
-        return changes(*followed).section if (followed := self._followed(data)) is not None else {}
+        return changes_since(*followed).section if (followed := self._followed(data)) is not None else {}
 
     def digest(self, data: Any) -> str:
         """A digest of what has changed of data."""
@@ -57,7 +57,7 @@ class DataState:
         """Put data in the state of a copy of what `changed` returned."""
         if (followed := self._followed(data)) is not None:
             snapshot, name = followed
-            restore(snapshot, copy.deepcopy(section), name)  # to which it may be restored again
+            restore_changes(snapshot, copy.deepcopy(section), name)  # to which it may be restored again
 
     def not_as_before(self) -> list[str]:
         """What the comparisons have found; each is made once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.data import NOTHING
+from graphtrain.data.batch import NOTHING
 from graphtrain.data.source import Opened, Source, position_unknown
 from graphtrain.errors import DataError
 
@@ -60,7 +60,7 @@ class Together(Source):
             batch = {name: next(iterator, NOTHING) for name, iterator in iterators.items()}
             ended = [name for name, part in batch.items() if part is NOTHING]
             if ended and not number:
-                raise without_batch(ended[0])
+                raise empty_loader(ended[0])
             # All are over once each was read to its end in this epoch, perhaps in a pass before this one.
             is_over = all(name in ended or loaders[name]["first"] > 0 for name in iterators)
             if ended and is_over:
@@ -69,7 +69,7 @@ class Together(Source):
                 iterators[name] = self._open(name, number, state).batches
                 batch[name] = next(iterators[name], NOTHING)
                 if batch[name] is NOTHING:
-                    raise without_batch(name)
+                    raise empty_loader(name)
             number += 1
             yield batch
 
@@ -83,7 +83,7 @@ class Together(Source):
         return ""
 
 
-def without_batch(name: str) -> DataError:
+def empty_loader(name: str) -> DataError:
     """The error where one of several loaders has no batch at all."""
     return DataError(
         f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",

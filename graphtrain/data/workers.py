@@ -22,8 +22,8 @@ def iterate(data: Any) -> Iterator[Any]:
     """``iter(data)``, whose workers ignore the signals that ask the run to stop."""
     if not getattr(data, "num_workers", 0) or not hasattr(data, "worker_init_fn"):
         return iter(data)
-    given = data.worker_init_fn
-    data.worker_init_fn = functools.partial(start_worker, given)
+    worker_init_fn = data.worker_init_fn
+    data.worker_init_fn = functools.partial(start_worker, worker_init_fn)
     context = getattr(data, "multiprocessing_context", None) or multiprocessing.get_context()
     before = signal.pthread_sigmask(
         signal.SIG_BLOCK, _FOR_THE_RUN
@@ -35,7 +35,7 @@ def iterate(data: Any) -> Iterator[Any]:
         iterator: Iterator[Any] = iter(data)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        data.worker_init_fn = given
+        data.worker_init_fn = worker_init_fn
     _STARTED.update(getattr(iterator, "_workers", ()))
     return iterator
 

@@ -75,13 +75,13 @@ def saved_json(graph: GraphData) -> str:
 
 def structural_hash(graph: GraphData) -> str:
     """A hash (SHA-256, hexadecimal) of what the graph does: without names of graphs and files, and `allow`."""
-    text = _json(_without_names(plain(graph)), is_sorted=True)
+    text = _json(_drop_names(plain(graph)), is_sorted=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _without_names(whole: dict[str, Any]) -> dict[str, Any]:
+def _drop_names(whole: dict[str, Any]) -> dict[str, Any]:
     nodes = {
-        name: {**node, "graph": _without_names(node["graph"])} if "graph" in node else node
+        name: {**node, "graph": _drop_names(node["graph"])} if "graph" in node else node
         for name, node in whole["nodes"].items()
     }
     edges = {source: leaving for source, leaving in whole["edges"].items() if leaving}

@@ -23,7 +23,7 @@ class Change:
     """One difference.
 
     Arguments:
-        what: a node, its kind, a parameter, what it reads or writes, an edge, the order of the edges of a node, a
+        category: a node, its kind, a parameter, what it reads or writes, an edge, the order of the edges of a node, a
             guard, a unit of the clock, or another part of a graph.
         inside: the path of the node in whose body it is; empty in the outermost graph.
         name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
@@ -31,7 +31,7 @@ class Change:
         after: its value in the second.
     """
 
-    what: str
+    category: str
     inside: str
     name: str
     before: str | None
@@ -40,7 +40,7 @@ class Change:
     @property
     def how(self) -> str:
         """ "added", "removed" or "changed"; a parameter that was at its default is changed."""
-        if self.what in (*_OF_A_NODE, *_OF_A_GRAPH):
+        if self.category in (*_OF_A_NODE, *_OF_A_GRAPH):
             return "changed"
         return "added" if self.before is None else "removed" if self.after is None else "changed"
 
@@ -52,18 +52,18 @@ class Change:
     @property
     def subject(self) -> str:
         """Its subject: ``"node pause"``, ``"edge step -> pause"``, ``"finish.after"``."""
-        if self.what in _OF_A_NODE:
+        if self.category in _OF_A_NODE:
             return self.path
-        if self.what in _OF_A_GRAPH:
-            return f"{self.what} of {self.inside}" if self.inside else self.what
-        if self.what == "edge":
+        if self.category in _OF_A_GRAPH:
+            return f"{self.category} of {self.inside}" if self.inside else self.category
+        if self.category == "edge":
             return f"edge {self.path} -> {self.before if self.before is not None else self.after}"
-        return f"order of the edges of {self.path}" if self.what == "order" else f"{self.what} {self.path}"
+        return f"order of the edges of {self.path}" if self.category == "order" else f"{self.category} {self.path}"
 
     @property
     def values(self) -> tuple[str, str]:
         """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
-        values = (_ABSENT.get(self.what, "") if value is None else value for value in (self.before, self.after))
+        values = (_ABSENT.get(self.category, "") if value is None else value for value in (self.before, self.after))
         before, after = (one_line(" ".join(value.split()), _LONGEST) for value in values)
         return before, after
 
@@ -107,7 +107,7 @@ class Difference:
             return "no difference"
         lines = []
         for change in self.changes:
-            details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.what, "")
+            details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.category, "")
             # The sign stands for the verb.
             words = one_line(change.subject) + details.format("".join(change.values))
             lines.append(f"{SIGNS[change.how]} {change if change.how == 'changed' else words}")
@@ -137,14 +137,14 @@ def changes(before: GraphData, after: GraphData, inside: str = "") -> Iterator[C
         new_order = ", ".join(str(edge) for edge in edges if edge in former)
         if order != new_order:
             yield Change("order", inside, source, order, new_order)
-    for what, table, other in (("guard", before.guards, after.guards), ("unit", before.units, after.units)):
+    for category, table, other in (("guard", before.guards, after.guards), ("unit", before.units, after.units)):
         for name in dict.fromkeys([*other, *table]):
             if table.get(name) != other.get(name):
-                yield Change(what, inside, name, table.get(name), other.get(name))
-    for what in _OF_A_GRAPH:
-        value, new_value = (_words(getattr(graph, what)) or None for graph in (before, after))
+                yield Change(category, inside, name, table.get(name), other.get(name))
+    for category in _OF_A_GRAPH:
+        value, new_value = (_words(getattr(graph, category)) or None for graph in (before, after))
         if value != new_value:
-            yield Change(what, inside, what, value, new_value)
+            yield Change(category, inside, category, value, new_value)
     for name, node in before.nodes.items():
         if node.body is not None and name in after.nodes and (body := after.nodes[name].body) is not None:
             yield from changes(node.body, body, f"{inside}/{name}" if inside else name)
@@ -159,13 +159,13 @@ def _of_node(before: Node, after: Node, inside: str) -> Iterator[Change]:
     for name in dict.fromkeys([*settings[1], *settings[0]]):
         values = [each[name] for each in settings if name in each]
         if len(values) == 1 or value_text(values[0]) != value_text(values[1]):
-            what = {"use": "kind", "writes": "writes"}.get(name.partition(".")[0], "parameter")
+            category = {"use": "kind", "writes": "writes"}.get(name.partition(".")[0], "parameter")
             targets = [node.reads[name] for node in (before, after) if name in node.reads]
             path = f"{after.name}.{name}"
             if len(targets) == len(values) and not any(map(is_computed, targets)):
-                what, path = "reads", f"{after.name}.reads.{name}"
+                category, path = "reads", f"{after.name}.reads.{name}"
             value, new_value = (_words(each[name]) if name in each else None for each in settings)
-            yield Change(what, inside, path, value, new_value)
+            yield Change(category, inside, path, value, new_value)
 
 
 def _words(value: Any) -> str:

@@ -17,7 +17,7 @@ from graphtrain.kind import kind_of
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import coerce, coerce_item, show_value
 from graphtrain.kind.signatures import hints_of
-from graphtrain.language.syntax import SLASH, STRING, with_paths, without_paths
+from graphtrain.language.syntax import SLASH, STRING, restore_paths, with_paths
 from graphtrain.names import suggestion
 
 Verb = TypeVar("Verb", bound=Callable[..., GraphData])
@@ -351,7 +351,7 @@ def rename(self: G, old: str, new: str) -> G:
     def renamed(target: Any) -> Any:
         if isinstance(target, tuple):
             return tuple(map(renamed, target))
-        return without_paths(owner.sub(lambda match: match[1] or path, with_paths(target, bodies)))
+        return restore_paths(owner.sub(lambda match: match[1] or path, with_paths(target, bodies)))
 
     nodes = {
         name: changed(node, reads={key: renamed(target) for key, target in node.reads.items()})
@@ -409,8 +409,8 @@ def _with_settings(self: G, node: Node, settings: Mapping[str, Any], verb: str) 
     return changed(node, parameters={**kept, **plain}, reads=reads, writes={**node.writes, **slots["writes"]})
 
 
-def _known(self: G, name: str, verb: str, *others: str) -> str:
-    if name not in self.nodes and name not in others:
+def _known(self: G, name: str, verb: str, *reserved: str) -> str:
+    if name not in self.nodes and name not in reserved:
         raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes), is_missing=True)
     return name
 
@@ -425,11 +425,9 @@ def _edges_between(self: G, source: str, target: str, verb: str) -> tuple[Edge, 
     return leaving
 
 
-def guards_of(
-    edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str], further: Sequence[str] = ()
-) -> list[str]:
-    """The guards of edges, further ones, and those that their expressions name in turn."""
-    names = [*further, *(edge.when for leaving in edges.values() for edge in leaving if edge.when is not None)]
+def guards_of(edges: Mapping[str, tuple[Edge, ...]], guards: Mapping[str, str], named: Sequence[str] = ()) -> list[str]:
+    """The guards that edges have, those in `named`, and those that their expressions name in turn."""
+    names = [*named, *(edge.when for leaving in edges.values() for edge in leaving if edge.when is not None)]
     for name in names:  # it grows
         words = re.findall(r"(?<![\w.])[^\W\d]\w*(?![\w.])", guards.get(name, ""))
         names += [word for word in words if word in guards and word not in names]

@@ -149,7 +149,7 @@ class EditableGraph(GraphData):
             parameters = {key: value for key, value in node.parameters.items() if key != FROM or kind is None}
             if kind is not None:
                 if any(read.name == "history" for read in kind.setup_reads or ()):  # no checkpoint to return to
-                    parameters |= dict.fromkeys(kind.idle_without, math.inf)
+                    parameters |= dict.fromkeys(kind.enabling_parameters, math.inf)
                 if kind.family == "data" and "limit" in kind.parameters:
                     parameters["limit"] = 1
                 is_periodic = kind.trigger == "every" and (body is None or "every" in parameters)
@@ -206,9 +206,9 @@ def _readable(graph: GraphData, indent: str) -> Iterator[str]:
             beginning = " " * (names + 2 + words)
         edges = [one_line(str(edge)) for edge in graph.edges.get(name, ())]
         numbered = [f"{number}. {edge}" for number, edge in enumerate(edges, start=1)]
-        first, *others = numbered if len(edges) > 2 else [", ".join(edges) or "no edge"]
+        first, *rest = numbered if len(edges) > 2 else [", ".join(edges) or "no edge"]
         yield f"{indent}{beginning}  -> {first}"
-        yield from (f"{indent}{' ' * (names + 2 + words)}     {edge}" for edge in others)
+        yield from (f"{indent}{' ' * (names + 2 + words)}     {edge}" for edge in rest)
         if name in graph.nodes and (body := graph.nodes[name].body) is not None:
             yield from _readable(body, indent + "  ")
     width = _width(graph.guards)

@@ -127,9 +127,9 @@ def hook(self: G, place: str, /, use: str | Callable[..., Any], *, name: str | N
     inserted = insert(self, name, use, **parameters)
     if where == "start":
         return replace(inserted, start=name, edges={**self.edges, name: (Edge(anchor),)})
-    elsewhere = {*_way(self, self.start, anchor), *(edge.target for edge in self.edges[anchor])}
+    excluded = {*_way(self, self.start, anchor), *(edge.target for edge in self.edges[anchor])}
     edges = {
-        source: leaving if source in elsewhere else tuple(_through(self, leaving, anchor, name))
+        source: leaving if source in excluded else tuple(_through(self, leaving, anchor, name))
         for source, leaving in self.edges.items()
     }
     return replace(inserted, edges={**edges, name: (Edge(anchor),)})

@@ -135,8 +135,8 @@ def _of_overlay(graph: G, edit: Edit) -> G:
     is_defining = edit.defines_guard or edit.adds or edit.verb in ("replace", "remove")
     for other in done:
         if is_defining and (other.verb, other.subject) == (edit.verb, edit.subject):
-            what = "guard" if edit.defines_guard else "node"
-            message = f"it and `{other.overlay}` do not compose: each changes {what} `{edit.subject}`"
+            element = "guard" if edit.defines_guard else "node"
+            message = f"it and `{other.overlay}` do not compose: each changes {element} `{edit.subject}`"
             raise EditError(message, "leave one of them out")
     node, use = graph.nodes.get(edit.subject), edit.arguments.get("use")
     if edit.verb == "set" and node is not None and use not in (None, node.use) and (node.use != node.name or node.kind):

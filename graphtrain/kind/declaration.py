@@ -120,7 +120,7 @@ class Declared(TypedDict, total=False):
 class Kind:
     """The declaration of a kind, read off its signature; `implementation` is what does the work.
 
-    The arguments of `@node` have the same names here; `idle_without` has the parameters among `optional`.
+    The arguments of `@node` have the same names here; `enabling_parameters` has the parameters among `optional`.
 
     Attributes:
         trigger: the name of its trigger parameter, "every" or "after", if it has one.
@@ -151,7 +151,7 @@ class Kind:
     writes: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    idle_without: tuple[str, ...] = dataclasses.field(default=(), init=False)
+    enabling_parameters: tuple[str, ...] = dataclasses.field(default=(), init=False)
     varying: tuple[str, ...] = ("",)  # not declared
     transient: tuple[str, ...] = ()
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -165,7 +165,7 @@ class Kind:
         for name in ("writes", "effects", "optional", "varying", "transient"):
             names = getattr(self, name)
             setattr(self, name, (names,) if isinstance(names, str) else tuple(names))
-        self.idle_without = tuple([each for each in self.optional if each in self.parameters])
+        self.enabling_parameters = tuple([each for each in self.optional if each in self.parameters])
         self.optional = tuple([each for each in self.optional if each not in self.parameters])
         self.trigger = self._typed(Trigger) or None
         self.actions = tuple(map(action_of, self.effects))
@@ -237,8 +237,8 @@ class Kind:
         Arguments:
             varying: the parameters whose values are not known before the visit. Default: none.
         """
-        left_out = [name for name in self.idle_without if name not in varying and parameters[name] in LEFT_OUT]
-        return bool(left_out) and len(left_out) == len(self.idle_without)
+        left_out = [name for name in self.enabling_parameters if name not in varying and parameters[name] in LEFT_OUT]
+        return bool(left_out) and len(left_out) == len(self.enabling_parameters)
 
     def counter(self, name: str) -> Field | None:
         """The counter of a window to which a field belongs: the counter itself, its size, or whether it is full."""

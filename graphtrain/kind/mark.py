@@ -122,8 +122,8 @@ def _declared(target: Callable[..., Any], arguments: dict[str, Any]) -> Kind:
                 parameter.coerce(parameter.default)
             except ValueError as error:
                 raise TypeError(f"{parameter.name}: the default does not have the declared type: {error}") from None
-    if taken := sorted(_RESERVED & {*parameters, *fields}):
-        raise TypeError(f"`{taken[0]}` is reserved in every node; choose another name")
+    if reserved := sorted(_RESERVED & {*parameters, *fields}):
+        raise TypeError(f"`{reserved[0]}` is reserved in every node; choose another name")
     triggers = [parameter.name for parameter in parameters.values() if is_trigger(parameter.annotation)]
     if len(triggers) > 1 or not {"every", "after"}.issuperset(triggers):
         raise TypeError(f"a kind has at most one Trigger, named `every` or `after`; got {', '.join(triggers)}")

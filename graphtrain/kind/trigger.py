@@ -125,8 +125,8 @@ def known_units(units: Iterable[str]) -> list[str]:
     >>> known_units(["steps", "seconds"])
     ['steps', 'seconds', 'minutes', 'hours']
     """
-    counted = list(units)
-    return [*counted, *(unit for unit, (base, _) in MULTIPLES.items() if base in counted)]
+    base_units = list(units)
+    return [*base_units, *(unit for unit, (base, _) in MULTIPLES.items() if base in base_units)]
 
 
 def exactly(count: Any) -> Fraction:

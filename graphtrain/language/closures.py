@@ -125,12 +125,12 @@ def _all_of(calls: Sequence[Read]) -> Read:
 
 def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Read:
     """An operator of two operands. Constants and stored values are read in place, which saves a call for each."""
-    (first, values, key), (second, others, other) = left, right
+    (first, values, key), (second, second_values, second_key) = left, right
     if values is None:
-        return lambda: compute(first(), second() if others is None else others[other])
-    if others is None:
+        return lambda: compute(first(), second() if second_values is None else second_values[second_key])
+    if second_values is None:
         return lambda: compute(values[key], second())
-    return lambda: compute(values[key], others[other])
+    return lambda: compute(values[key], second_values[second_key])
 
 
 def constant_value(expression: Expression) -> bool | None:

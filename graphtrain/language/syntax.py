@@ -131,7 +131,7 @@ _PATH = re.compile(rf"{STRING}|(?<![\w./])([^\W\d]\w*)(?:/[^\W\d]\w*)+", re.DOTA
 
 
 def with_paths(text: str, bodies: Collection[str]) -> str:
-    """The text with every path as one name of the same length; strings are unchanged. `without_paths` undoes it."""
+    """The text with every path as one name of the same length; strings are unchanged. `restore_paths` undoes it."""
     if not bodies or "/" not in text:
         return text
     return _PATH.sub(
@@ -140,7 +140,7 @@ def with_paths(text: str, bodies: Collection[str]) -> str:
     )
 
 
-def without_paths(text: str) -> str:
+def restore_paths(text: str) -> str:
     """The text as it was written."""
     return text.replace(SLASH, "/")
 
@@ -175,7 +175,7 @@ def _convert(tree: ast.expr, text: str) -> Expression:
         case ast.Name(id=name) if SLASH not in name:
             return Constant(NUMBERS[name]) if name in NUMBERS else Name(name)
         case ast.Attribute(value=ast.Name(id=node), attr=name):
-            return FieldOf(without_paths(node), name)
+            return FieldOf(restore_paths(node), name)
         case ast.UnaryOp(op=operator, operand=operand) if type(operator) in _SYMBOLS:
             return Operation(_SYMBOLS[type(operator)], (inside(operand),))
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _SYMBOLS:
@@ -202,7 +202,7 @@ def _convert(tree: ast.expr, text: str) -> Expression:
 
 
 def _shown(text: str) -> str:
-    return one_line(" ".join(without_paths(text).split()), 60)
+    return one_line(" ".join(restore_paths(text).split()), 60)
 
 
 def walk(expression: Expression) -> Iterator[Expression]:

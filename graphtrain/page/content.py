@@ -54,8 +54,8 @@ def _content_of_run(run: Run) -> dict[str, Any]:
         graph = run.graph
     except GraphtrainError as error:
         why_none = str(error)
-    counted = 4 * len(nodes_of(graph)) if graph is not None else 0
-    moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // (1 + counted))))
+    counts_per_moment = 4 * len(nodes_of(graph)) if graph is not None else 0
+    moments = run.activity.overview(max(2, min(MOST_TICKS, MOST_COUNTS // (1 + counts_per_moment))))
     if graph is not None:
         last = moments[-1] if moments else {}
         drawn = content_of(graph, last.get("runs", {}), last.get("taken", {}), run.snapshot().position, bypassed)
@@ -142,14 +142,14 @@ def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
     array = numpy.asarray(values, dtype=float)
     kept: set[int] = set()
     for part in numpy.array_split(numpy.arange(len(array)), max(1, most // 4)):
-        own = array[part]
-        finite = numpy.isfinite(own)
+        points = array[part]
+        finite = numpy.isfinite(points)
         kept |= {int(part[0]), int(part[-1])}
         if not finite.all():
             kept.add(int(part[int(numpy.argmin(finite))]))
         if finite.any():
-            kept.add(int(part[int(numpy.argmin(numpy.where(finite, own, numpy.inf)))]))
-            kept.add(int(part[int(numpy.argmax(numpy.where(finite, own, -numpy.inf)))]))
+            kept.add(int(part[int(numpy.argmin(numpy.where(finite, points, numpy.inf)))]))
+            kept.add(int(part[int(numpy.argmax(numpy.where(finite, points, -numpy.inf)))]))
     return sorted(kept)
 
 

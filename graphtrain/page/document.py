@@ -20,7 +20,7 @@ STYLES = ("uPlot.css", "page.css", "pictures.css")
 SCRIPTS = {"uPlot.js": "", "page.js": 'type="module"'}  # the first is a plain script, and defines a name for the other
 
 
-def report(paths: list[Path], output: Path, next_steps: NextSteps) -> Path:
+def write_report(paths: list[Path], output: Path, next_steps: NextSteps) -> Path:
     """Write a page about runs into one file, which makes no request; an existing file is overwritten.
 
     Arguments:

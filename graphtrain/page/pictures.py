@@ -21,7 +21,7 @@ _MOST_RUNS = 9_999  # in the pictures; a page writes the counts of a moment over
 
 
 def content_of(
-    graph: GraphData, runs: Mapping[str, int], taken: Mapping[str, int], position: str, bypassed: Collection[str]
+    graph: GraphData, runs: Mapping[str, int], edge_counts: Mapping[str, int], position: str, bypassed: Collection[str]
 ) -> dict[str, Any]:
     """What a page shows of a graph: its pictures, unfolded and folded; its nodes by path, and its edges by key.
 
@@ -30,7 +30,7 @@ def content_of(
     Arguments:
         graph: the graph.
         runs: how often each node ran; a body that never ran is folded. Empty where that is not known.
-        taken: how often each edge was taken, by its key in `graphtrain.Run.activity`.
+        edge_counts: how often each edge was taken, by its key in `graphtrain.Run.activity`.
         position: the node that runs next, or has failed; a body that holds it is not folded.
         bypassed: the nodes that the run bypasses.
 
@@ -43,7 +43,7 @@ def content_of(
     bodies = [box.path for box in whole.nodes if box.is_body]
     nodes = {box.key: box.path for box in whole.nodes}
     idle = {path for path in bodies if not runs.get(path) and not position.startswith(f"{path}/")}
-    counts = dict.fromkeys({*nodes.values(), *taken} - idle, _MOST_RUNS)
+    counts = dict.fromkeys({*nodes.values(), *edge_counts} - idle, _MOST_RUNS)
     content: dict[str, Any] = {
         "name": graph.name,
         "nodes": {box.path: _node(box.node) for box in whole.nodes if box.node is not None},

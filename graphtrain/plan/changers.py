@@ -18,9 +18,9 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
             names |= _changers_of(plan, scope, Ref("field", f"{scope.path}{part.node}", part.field))
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
-            for leaf in scope.resolve(part.name).leaves():
-                if leaf.kind == "field":  # passed in by the enclosing graph
-                    names |= _changers_of(plan, scope, leaf)
+            for ref in scope.resolve(part.name).simple():
+                if ref.kind == "field":  # passed in by the enclosing graph
+                    names |= _changers_of(plan, scope, ref)
     return names
 
 
@@ -30,7 +30,8 @@ def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
     is_here = field.path.startswith(scope.path)
     if is_here and in_body:
         return {name}
-    plan_node, own = plan.by_path[field.path], {name} if is_here else set()
+    plan_node = plan.by_path[field.path]
+    owner = {name} if is_here else set()
     kind = plan_node.kind
     if is_here and field.name in plan_node.expressions:
         return changers(plan, scope, plan_node.expressions[field.name].expression)
@@ -40,9 +41,9 @@ def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
         effects = {"backward"} if field.name == counter.window else {"backward", "zero_grad"}
         return _nodes_that(scope, lambda kind: not kind.does.isdisjoint(effects))
     if field.name != "due":  # nodes with `on_metrics` depend on the rows of metrics
-        return own | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
+        return owner | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
     reads = plan.due_by(plan_node)
-    names = own if kind.trigger == "every" else set()
+    names = owner if kind.trigger == "every" else set()
     return names.union(*(_changers_of(plan, scope, read) for read in reads))
 
 

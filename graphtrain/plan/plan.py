@@ -40,7 +40,7 @@ class PlanNode:
         kills: the slots, by path, that are cleared by a visit.
         optimizers: the meaning of its slot `optimizer`: names of resources (or paths of slots).
         actions: its effects on gradients, in order.
-        exits: its edges in order of priority.
+        edges: its edges in order of priority.
         body: the names in the graph inside it.
         visit_reads: the reads of a visit: the slots of the kind, the expressions of parameters, and the sizes, as
             expressions, of windows that its backward pass may open.
@@ -56,7 +56,7 @@ class PlanNode:
         kind, body = scope.kinds[node.name], scope.bodies.get(node.name)
         assert kind is not None, "checked before"
         self.scope, self.node, self.kind, self.body = scope, node, kind, body
-        self.path, self.exits = f"{scope.path}{node.name}", list[Exit]()
+        self.path, self.edges = f"{scope.path}{node.name}", list[PlanEdge]()
         self.parameters: Mapping[str, Any] = MappingProxyType(
             {
                 name: parameter.coerce(node.parameters[name]) if name in node.parameters else parameter.default
@@ -123,7 +123,7 @@ class PlanAction:
 
 
 @dataclass(frozen=True, eq=False)
-class Exit:
+class PlanEdge:
     """An edge of a node.
 
     Attributes:
@@ -164,7 +164,7 @@ class Plan:
             for edge in scope.graph.edges[plan_node.node.name]:
                 target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
                 guard = None if edge.when is None else scope.guards[edge.when]
-                plan_node.exits.append(Exit(target, edge.when, guard))
+                plan_node.edges.append(PlanEdge(target, edge.when, guard))
         self._add_opened()
 
     def _add_opened(self) -> None:
@@ -192,9 +192,9 @@ class Plan:
     def due_by(self, plan_node: PlanNode) -> list[Ref]:
         """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""
         terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
-        counted = [(owner.path, name) for owner, name, _ in terms]
-        own = [(plan_node.path, name) for name in plan_node.extra_due_fields]
-        return [Ref("field", path, name) for path, name in (*counted, *own)]
+        counters = [(owner.path, name) for owner, name, _ in terms]
+        extra = [(plan_node.path, name) for name in plan_node.extra_due_fields]
+        return [Ref("field", path, name) for path, name in (*counters, *extra)]
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
@@ -202,19 +202,19 @@ class Plan:
         refs: list[Ref] = []
         for scope in self.scopes.values():
             nodes = self.nodes_in(scope)
-            counted = {term.base.unit for each in nodes for trigger in each.triggers for term in trigger.terms}
-            units = [unit for unit in scope.graph.units if unit in counted or counter_of(scope, unit)[1] != "runs"]
+            in_triggers = {term.base.unit for each in nodes for trigger in each.triggers for term in trigger.terms}
+            units = [unit for unit in scope.graph.units if unit in in_triggers or counter_of(scope, unit)[1] != "runs"]
             refs += [ref for guard in scope.guards.values() for ref in scope.read_in(guard)]
             refs += [scope.resolve(scope.graph.units[unit]) for unit in units]
             for each in nodes:
                 refs += each.expressions.values()
                 refs += [scope.resolve(text) for name, text in each.node.reads.items() if name not in each.expressions]
-        return frozenset({(leaf.path, leaf.name) for ref in refs for leaf in ref.leaves() if leaf.kind == "field"})
+        return frozenset({(part.path, part.name) for ref in refs for part in ref.simple() if part.kind == "field"})
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:
     """The optimizers that a slot of a node holds: names of resources, or paths where a node writes one."""
-    return tuple(dict.fromkeys(map(str, scope.read_by(node, slot).leaves())))
+    return tuple(dict.fromkeys(map(str, scope.read_by(node, slot).simple())))
 
 
 def _forgotten(scope: Scope) -> frozenset[str]:

@@ -62,12 +62,12 @@ class Ref:
         assert self.scope is not None, "it is an expression"
         return expand(self.scope.parse(self.text), self.scope.guards)
 
-    def leaves(self) -> Iterator[Ref]:
+    def simple(self) -> Iterator[Ref]:
         """The reference itself; or the slots, fields and resources in a list or an expression, at any depth."""
         if self.kind not in ("list", "expression"):
             yield self
         for inner in self.parts if self.scope is None else self.scope.read_in(self.expression):
-            yield from inner.leaves()
+            yield from inner.simple()
 
     def __str__(self) -> str:
         return ".".join(filter(None, (self.path, self.name)))
@@ -75,12 +75,12 @@ class Ref:
 
 def slots_of(refs: Iterable[Ref]) -> list[str]:
     """The paths of the slots among some references."""
-    return [leaf.path for ref in refs for leaf in ref.leaves() if leaf.kind == "slot"]
+    return [part.path for ref in refs for part in ref.simple() if part.kind == "slot"]
 
 
 def resources_of(refs: Iterable[Ref]) -> list[str]:
     """The names of the resources among some references."""
-    return [leaf.name for ref in refs for leaf in ref.leaves() if leaf.kind == "resource"]
+    return [part.name for ref in refs for part in ref.simple() if part.kind == "resource"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,9 +153,9 @@ class Scope:
 
     def field(self, path: str, name: str) -> Ref:
         """What a field of the node at a path from here means: an expression, if a parameter has one."""
-        found = node_at(self, path)
-        if found is not None:
-            scope, node = found
+        owner = node_at(self, path)
+        if owner is not None:
+            scope, node = owner
             if name in node.reads and (expression := scope.expressions(node).get(name)) is not None:
                 return expression
         return Ref("field", f"{self.path}{path}", name)
@@ -292,8 +292,8 @@ def node_at(scope: Scope, path: str) -> tuple[Scope, Node] | None:
 
 def kind_at(scope: Scope, path: str) -> Kind | None:
     """The kind of the node at a path from a graph; None if it is not declared, or there is no such node."""
-    found = node_at(scope, path)
-    return found[0].kinds[found[1].name] if found is not None else None
+    owner = node_at(scope, path)
+    return owner[0].kinds[owner[1].name] if owner is not None else None
 
 
 def field_type(scope: Scope, node: str, field: str) -> ValueType | None:
@@ -322,7 +322,7 @@ def outputs_of(graph: GraphData, *, optional: bool = True) -> tuple[str, ...]:
     return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
 
 
-def made_resources(graph: GraphData, resources: Mapping[str, Any] | None) -> dict[str, str]:
+def resource_copies(graph: GraphData, resources: Mapping[str, Any] | None) -> dict[str, str]:
     """The resources that the nodes of a graph make before the run: name -> the name of the one that is copied.
 
     Supplied resources are not among them, nor those whose source is missing.
@@ -333,21 +333,22 @@ def made_resources(graph: GraphData, resources: Mapping[str, Any] | None) -> dic
     Raises:
         UsageError: two nodes make the same resource from different ones.
     """
-    made: dict[str, tuple[str, str]] = {}
+    copies: dict[str, tuple[str, str]] = {}
     nodes = [(scope, node) for scope in Scope(graph).with_inner() for node in scope.graph.nodes.values()]
     for scope, node in nodes:
         kind, path = scope.kinds[node.name], f"{scope.path}{node.name}"
         for slot, copied in kind.copies.items() if kind is not None else ():
             copy, source = scope.read_by(node, slot), scope.read_by(node, copied)
-            is_made = resources is None or (resources.get(copy.name) is None and resources.get(source.name) is not None)
-            if copy.kind == source.kind == "resource" and is_made:
-                of, maker = made.setdefault(copy.name, (source.name, path))
+            if resources is not None and (resources.get(copy.name) is not None or resources.get(source.name) is None):
+                continue
+            if copy.kind == source.kind == "resource":
+                of, maker = copies.setdefault(copy.name, (source.name, path))
                 if of != source.name:
                     raise UsageError(
                         f"`{maker}` makes `{copy.name}` as a copy of `{of}`, and `{path}` as one of `{source.name}`",
                         "give one of them another name, in `reads` of its node",
                     )
-    return {name: of for name, (of, _) in made.items()}
+    return {name: of for name, (of, _) in copies.items()}
 
 
 def value_type(annotation: Any) -> ValueType:

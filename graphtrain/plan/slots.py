@@ -83,11 +83,13 @@ class Slots:
             yield closes, leaves
         else:
             yield acts, leaves
-        for way in node.exits:
-            if (target := way.target) is None:
+        for edge in node.edges:
+            if (target := edge.target) is None:
                 yield leaves, Point(node.scope.path.removesuffix("/"), "closes")
                 continue
-            parts = way.guard.operands if isinstance(way.guard, Operation) and way.guard.name == "and" else (way.guard,)
+            parts = (
+                edge.guard.operands if isinstance(edge.guard, Operation) and edge.guard.name == "and" else (edge.guard,)
+            )
             is_due = FieldOf(target.node.name, "due") in parts and target.path not in self._bypassed
             yield leaves, Point(target.path, "begins when due" if is_due else "begins")
 
@@ -107,7 +109,7 @@ class Slots:
         if node is None:
             return self._read_at_end(self._plan.main, "at_end"), ()
         if point.moment == "leaves":
-            guards = [way.guard for way in node.exits if way.guard is not None]
+            guards = [edge.guard for edge in node.edges if edge.guard is not None]
             return [(Read(""), ref) for guard in guards for ref in node.scope.read_in(guard)], ()
         if point.is_position:
             return (), ()

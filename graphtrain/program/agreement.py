@@ -113,7 +113,7 @@ class Agreement:
 
         Raises:
             RanksDivergedError: the ranks are not at the same place, or took different edges to it.
-            RankFailedError: one of them has failed, has ended, or did not come in time.
+            RankFailedError: one of them has failed, has ended, or did not arrive in time.
         """
         if self.world_size == 1:
             return []
@@ -218,7 +218,7 @@ class Agreement:
         """Run a sharded model: all ranks do, or none.
 
         Raises:
-            RankFailedError: one of them has failed, has ended, or did not come in time.
+            RankFailedError: one of them has failed, has ended, or did not arrive in time.
         """
         self.synchronise("forward")
         self._together(act)
@@ -282,15 +282,15 @@ class Agreement:
                 raise RankFailedError(failure)
             if missing:
                 break
-        what = "has ended without a message" if missing else "did not come"
+        failure = "ended without a message" if missing else "did not arrive in time"
         if not missing:
             try:
                 self.ranks.publish(f"late/{self.rank}", b"")
-                others = [rank for rank in range(self.world_size) if rank != self.rank]
-                missing = [rank for rank in others if self.ranks.read(f"late/{rank}", 1.0) is None]
+                other_ranks = [rank for rank in range(self.world_size) if rank != self.rank]
+                missing = [rank for rank in other_ranks if self.ranks.read(f"late/{rank}", 1.0) is None]
             except LostRankError:  # the rank with the store is gone
                 missing = [0]
-        who = f"rank {', '.join(map(str, missing))} {what}" if missing else f"a rank is gone: {lost.splitlines()[0]}"
+        who = f"rank {', '.join(map(str, missing))} {failure}" if missing else f"a rank is gone: {lost.splitlines()[0]}"
         raise RankFailedError(
             f"{who}; the others wait {self.place()}",
             "see what it printed last: a process that ends without a message was killed, often because memory ran out; "

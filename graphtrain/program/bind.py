@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from graphtrain.data.loaders import by_name
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
+from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Read
 from graphtrain.kind.trigger import Term, Trigger, exactly
 from graphtrain.lazy import lazy_import
@@ -93,7 +94,7 @@ class Clock:
         return [now.numerator, now.denominator, self.count()]
 
 
-CountedTerm = tuple[Clock, Term]
+ClockTerm = tuple[Clock, Term]
 """An amount, with the clock of its unit."""
 
 
@@ -234,8 +235,8 @@ class Program:
 
     def clock(self, scope: Scope, unit: str) -> Clock | None:
         """What counts a unit of the clock of a graph, or else of the innermost enclosing graph that counts it."""
-        found = [self.clocks[each][unit] for each in scope.around if unit in self.clocks[each]]
-        return found[-1] if found else None
+        clocks = [self.clocks[each][unit] for each in scope.around if unit in self.clocks[each]]
+        return clocks[-1] if clocks else None
 
     @property
     def training_precision(self) -> str:
@@ -244,7 +245,7 @@ class Program:
         precisions = {node.parameters["precision"] for node in training if "precision" in node.parameters}
         return precisions.pop() if len(precisions) == 1 else "32-true"
 
-    def limits(self, limit: Trigger) -> list[CountedTerm]:
+    def limits(self, limit: Trigger) -> list[ClockTerm]:
         """The amounts at which a run stops: one for each graph that may be meant.
 
         A unit is that of the graph that trains, or else of the innermost enclosing one that counts it.
@@ -255,7 +256,7 @@ class Program:
 
     def targets(self, node: ProgramNode) -> list[ProgramNode | None]:
         """The targets of the edges of a node, in order; None is the end of its graph."""
-        return [None if way.target is None else self.by_path[way.target.path] for way in node.plan_node.exits]
+        return [None if edge.target is None else self.by_path[edge.target.path] for edge in node.plan_node.edges]
 
     # ---- reports
 
@@ -267,7 +268,10 @@ class Program:
             hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
             if match is not None:
                 unread.pop(match, None)  # a misspelt name is one problem
-                hint = f"did you mean `{match}`?"
+                hint = f"did you mean `{match}`? if not, {hint}"
+            creators = [kind.name for kind in filter(None, map(find_kind, known_kinds())) if name in kind.copies]
+            if creators:
+                hint += f"; or add a node of the kind `{creators[0]}`, which creates it"
             near = [node for node in self.nodes if node.scope is self.by_path[readers[0]].scope]
             fields = [(node.path.rpartition("/")[2], field) for node in near for field in node.kind.fields]
             if read := next((f"{node}.{field}" for node, field in fields if name in (node, field)), ""):
@@ -279,8 +283,8 @@ class Program:
             if hint and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
         for node in self.nodes if "G309" not in self.graph.allow else ():
-            given = {name: self.resources.get(name) for name in node.plan_node.data}
-            for label, part in by_name(given, given):
+            supplied = {name: self.resources.get(name) for name in node.plan_node.data}
+            for label, part in by_name(supplied, supplied):
                 gives, hint = "", ""
                 if isinstance(part, Mapping):
                     gives, hint = "its keys", "supply one of its values, or a Loader over TensorDataset(*data.values())"
@@ -299,9 +303,27 @@ class Program:
         asked = {read.name for step in steps for read in step.extra_inputs}
         readable = {*USUAL, *self.plan.main.read, *self.read_resources, *asked}
         missing = readable - {*PROVIDED, *self.resources} - self.plan.main.written
-        others = [name for name in self.resources if name not in readable and name not in PROVIDED]
-        hints = {name: suggestion(name, missing) for name in others}
+        unread = [name for name in self.resources if name not in readable and name not in PROVIDED]
+        hints = {name: suggestion(name, missing) for name in unread}
         return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
+
+    def foreign_schedulers(self) -> list[str]:
+        """A line for each scheduler of an optimizer that was not supplied."""
+        supplied = {
+            f"{name}[{number}]" if type(value) in (list, tuple) else name: part
+            for name, value in self.resources.items()
+            for number, part in enumerate(value if type(value) in (list, tuple) else [value])
+        }
+        schedulers = {
+            name: part for name, part in supplied.items() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)
+        }
+        parts = [part for name, part in supplied.items() if name not in schedulers]
+        optimizers = [*parts, *[getattr(part, "optimizer", None) for part in parts]]  # one may wrap another
+        return [
+            f"`{name}` changes the learning rate of an optimizer that was not supplied"
+            for name, part in schedulers.items()
+            if all(getattr(part, "optimizer", None) is not each for each in optimizers)
+        ]
 
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:
@@ -330,7 +352,7 @@ class Program:
 
     def _is_timed(self, ref: Ref) -> bool:
         """True for what reads a field that no digest has, such as seconds."""
-        leaves = [leaf for leaf in ref.leaves() if leaf.kind == "field" and leaf.path in self.by_path]
-        read = [(self.by_path[leaf.path].kind, leaf.name) for leaf in leaves]
-        fields = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]
-        return bool([field for field in fields if not field.in_digest])
+        fields = [part for part in ref.simple() if part.kind == "field" and part.path in self.by_path]
+        read = [(self.by_path[part.path].kind, part.name) for part in fields]
+        declared = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]
+        return not all(field.in_digest for field in declared)

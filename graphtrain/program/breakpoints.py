@@ -100,8 +100,8 @@ def before_node(
     """
     running = {path: node for path, node in compiled.program.by_path.items() if not node.bypassed}
     if path not in running:
-        what = f"{option}: no node `{path}` runs: it does not exist, or is bypassed"
-        raise UsageError(what, suggestion(path, running))
+        message = f"{option}: no node `{path}` runs: it does not exist, or is bypassed"
+        raise UsageError(message, suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
 

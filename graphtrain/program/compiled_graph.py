@@ -38,7 +38,7 @@ class CompiledGraph:
         prepared: the same after preparation, with those provided by the engine.
         requests: notified when an edge leads to the end.
         former, renaming: the graph that this one replaces, and its renamed nodes.
-        made: the resources made by nodes, each with the name of its source. Default: none.
+        copies: the copies of resources that nodes ask for, each with the name of its source. Default: none.
 
     Raises:
         GraphError: a resource that the graph reads is missing, or a new one is not read.
@@ -61,7 +61,7 @@ class CompiledGraph:
         watch: Stopwatch,
         former: CompiledGraph | None = None,
         renaming: Renaming | None = None,
-        made: Mapping[str, str] = MappingProxyType({}),
+        copies: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.graph = graph
         plan = Plan(graph)
@@ -80,7 +80,7 @@ class CompiledGraph:
         _refuse_schedulers_of_epochs(self.program)
         self.start = self.program.start_of(self.program.main).index
         self.run_clock = RunClock(self.program)
-        self.state = StatefulObjects(self.program, resources, recorder, made)
+        self.state = StatefulObjects(self.program, resources, recorder, copies)
         bypassed = {node.path for node in self.program.nodes if node.bypassed}
         self._slots = Slots(plan, bypassed, self.compiler.cells.extra_inputs)
         acting = [node for node in self.program.nodes if not node.bypassed]
@@ -169,11 +169,11 @@ class CompiledGraph:
 
     # ---- evaluating edges again
 
-    def leave_again(self, position: int) -> tuple[int, bool]:
+    def reevaluate_end(self, position: int) -> tuple[int, bool]:
         """The position of an ended run after the edges of its last node are evaluated again, and whether it is still at
         its end, which may have been postponed.
         """
-        target = self.compiler.leave_again(self.program.nodes[position])
+        target = self.compiler.exit_target(self.program.nodes[position])
         return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
@@ -216,9 +216,9 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
             continue
         reads = node.plan_node.setup_reads
         is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
-        for leaf in (leaf for _, ref in reads for leaf in ref.leaves()):
-            is_same &= leaf.kind == "resource"  # a slot would be read in the other program
-            is_same &= program.resources.get(leaf.name) is former.resources.get(leaf.name)
+        for part in (part for _, ref in reads for part in ref.simple()):
+            is_same &= part.kind == "resource"  # a slot would be read in the other program
+            is_same &= program.resources.get(part.name) is former.resources.get(part.name)
         if is_same:
             node.instance = old.instance
             node.fields = node.arguments = vars(old.instance)

@@ -9,7 +9,7 @@ from typing import final
 from graphtrain.kind import Field
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.rounds import Act, Rounds, then
+from graphtrain.program.rounds import Act, RankVisits, then
 
 
 def counters_of(program: Program) -> list[tuple[ProgramNode, Field]]:
@@ -20,10 +20,10 @@ def counters_of(program: Program) -> list[tuple[ProgramNode, Field]]:
 
 @final
 class GradientWindows:
-    """The counters of the windows of one program; several ranks have `rounds`."""
+    """The counters of the windows of one program; several ranks have `rank_visits`."""
 
-    def __init__(self, program: Program, cells: Cells, rounds: Rounds | None = None) -> None:
-        self._program, self._cells, self._rounds = program, cells, rounds
+    def __init__(self, program: Program, cells: Cells, rank_visits: RankVisits | None = None) -> None:
+        self._program, self._cells, self._rank_visits = program, cells, rank_visits
         self._counters = counters_of(program)
         self._with_gradients = [
             (node, field)
@@ -40,8 +40,8 @@ class GradientWindows:
 
     def filled_by(self, node: ProgramNode) -> list[Callable[[], int]]:
         """How many micro-batches each window takes that the batches of a node fill, among several ranks."""
-        assert self._rounds is not None, "asked by several ranks"
-        trained = self._rounds.trained_on(node)
+        assert self._rank_visits is not None, "asked by several ranks"
+        trained = self._rank_visits.trained_on(node)
         return [
             self._left(counter, field)
             for counter, field in self._counters
@@ -61,7 +61,7 @@ class GradientWindows:
                 if optimizers.isdisjoint(action.optimizers):
                     continue
                 if action.effect == "backward":
-                    act = self._counted(node, act, counter, field, opens=is_cleared)
+                    act = self._counting_passes(node, act, counter, field, opens=is_cleared)
                 elif action.effect == "zero_grad":
                     act, is_cleared = then(act, functools.partial(fields.__setitem__, field.name, 0)), True
         # Fields that belong to gradients, and are read, restart with them.
@@ -73,10 +73,11 @@ class GradientWindows:
                 act = then(act, functools.partial(owner.fields.__setitem__, field.name, field.default))
         return act
 
-    def _counted(self, node: ProgramNode, act: Act, counter: ProgramNode, field: Field, *, opens: bool) -> Act:
+    def _counting_passes(self, node: ProgramNode, act: Act, counter: ProgramNode, field: Field, *, opens: bool) -> Act:
         """The call of a node, whose backward pass is counted; the one that `opens` a window determines its size."""
         fields, count, window = counter.fields, field.name, str(field.window)
-        amount = self._rounds.amount(node) if self._rounds is not None else None  # one: a call less in every batch
+        # None stands for one: a call less in every batch.
+        amount = self._rank_visits.amount(node) if self._rank_visits is not None else None
         size = self._next_size(counter, field) if field.window is not None and field.target is not None else None
 
         def act_and_count() -> None:

@@ -20,11 +20,16 @@ from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.plan.changers import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.rounds import Act, Rounds
+from graphtrain.program.rounds import Act, RankVisits
 
 
 def exchanging_within(
-    program: Program, cells: Cells, rounds: Rounds, visit_of: Callable[[ProgramNode], Act], node: ProgramNode, act: Act
+    program: Program,
+    cells: Cells,
+    rank_visits: RankVisits,
+    visit_of: Callable[[ProgramNode], Act],
+    node: ProgramNode,
+    act: Act,
 ) -> Act:
     """The call of a node that runs backward, which exchanges the gradients of a window that this completes.
 
@@ -32,15 +37,15 @@ def exchanging_within(
         visit_of: makes the visit of a node, without its trigger.
         act: the call of the node. It is returned if its windows are not known to end with it.
     """
-    way = _way(program, node)
-    if way is None:
+    window_end = _window_end(program, node)
+    if window_end is None:
         return act
-    counter, field, exchange_node = way
-    fields, count, agreement, amount = counter.fields, field.name, rounds.agreement, rounds.amount(node)
+    counter, field, exchange_node = window_end
+    fields, count, agreement, amount = counter.fields, field.name, rank_visits.agreement, rank_visits.amount(node)
     begin, exchange = exchange_node.instance.begin, visit_of(exchange_node)
     choices = [
         (cells.compiled(node.scope, edge.guard) if edge.guard is not None else None, target)
-        for edge, target in zip(counter.plan_node.exits, program.targets(counter), strict=True)
+        for edge, target in zip(counter.plan_node.edges, program.targets(counter), strict=True)
     ]
 
     def is_last() -> bool:
@@ -65,14 +70,14 @@ def exchanging_within(
     return act_and_exchange
 
 
-def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, ProgramNode] | None:
+def _window_end(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, ProgramNode] | None:
     """The counter behind a backward pass, its field, and the node that exchanges; None in a graph of another form."""
     # With several, ranks that have taken different edges could begin sums of different gradients.
     is_alone = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)] == [node]
     # A visit that inherits the set-up may use the gradients before their sums are there.
     is_whole = {"setup", "__call__"} <= vars(type(node.instance)).keys() and "backward" in node.asks_for
-    counter, *others = program.targets(node)
-    if not is_alone or not is_whole or _effects(node) != ["backward"] or others or not _is_plain(counter):
+    counter, *other_targets = program.targets(node)
+    if not is_alone or not is_whole or _effects(node) != ["backward"] or other_targets or not _is_plain(counter):
         return None
     field = next((field for field in counter.kind.fields.values() if field.counts is not None), None)
     exchange = next((target for target in program.targets(counter) if _exchanges(target)), None)
@@ -84,7 +89,7 @@ def _way(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, Progr
     # What the visits of the two nodes may change in a guard, apart from what is known.
     known = {(counter.node.name, name) for name in (field.name, field.window, field.full)}
     names, scope = {node.node.name, counter.node.name}, node.scope
-    for guard in (edge.guard for edge in counter.plan_node.exits if edge.guard is not None):
+    for guard in (edge.guard for edge in counter.plan_node.edges if edge.guard is not None):
         for part in walk(guard):
             is_read = isinstance(part, Name) or (isinstance(part, FieldOf) and (part.node, part.field) not in known)
             if is_read and not names.isdisjoint(changers(program.plan, scope, part)):

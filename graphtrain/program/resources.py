@@ -129,8 +129,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
             if value is not None and (isinstance(value, type) or not hasattr(value, method)):
                 got = f"the class {value.__name__}, not an object" if isinstance(value, type) else described(value)
                 raise UsageError(f"`{name}` must be {expected}; got {got}")
-    if taken := sorted(set(PROVIDED) & set(resources)):
-        raise UsageError(f"`{taken[0]}` is supplied by the engine", "give the resource another name")
+    if reserved := sorted(set(PROVIDED) & set(resources)):
+        raise UsageError(f"`{reserved[0]}` is supplied by the engine", "give the resource another name")
     objects = resources.get("metric_objects")
     for value in (*resources.values(), *(_metric_objects(objects) if objects is not None else ())):
         # One that is sharded is where `setup` has put it, parts of it possibly in host memory.
@@ -142,8 +142,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
         function = prepared.get(name)
         if function is not None:
             prepared[name] = step_call(function, name)
-        elif callable(own := getattr(model, name, None)):
-            prepared[name] = step_call(own, f"model.{name}", model)
+        elif callable(model_step := getattr(model, name, None)):
+            prepared[name] = step_call(model_step, f"model.{name}", model)
         elif name == "test_step" and prepared.get("validation_step") is not None:
             prepared[name] = prepared["validation_step"]
     return prepared
@@ -224,20 +224,23 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
     return StepCall(function, call, tuple([Read(each.name, each.default) for each in asked]), own_name)
 
 
-def with_copies(resources: Mapping[str, Any], made: Mapping[str, str]) -> dict[str, Any]:
-    """The resources, and the copies that kinds ask for: name -> the name of the source.
+def with_copies(resources: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
+    """The resources, and the copies that kinds ask for.
+
+    Arguments:
+        sources: name of a copy -> name of the resource that is copied.
 
     Raises:
         UsageError: one of them cannot be copied.
     """
     copies: dict[str, Any] = {}
-    for name, source in made.items():
+    for name, source in sources.items():
         try:
             copies[name] = copied = copy.deepcopy(resources[source])
         except (RuntimeError, TypeError, NotImplementedError, AssertionError) as error:
-            what = f"`{source}`, a {type(resources[source]).__name__} that cannot be copied"
+            kind = type(resources[source]).__name__
             raise UsageError(
-                f"`{name}` is made as a copy of {what}: {error}",
+                f"`{name}` is made as a copy of `{source}`, a {kind} that cannot be copied: {error}",
                 f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
                 f"{name}.load_state_dict({source}.state_dict())",
             ) from None

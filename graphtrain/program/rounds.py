@@ -39,20 +39,20 @@ def then(first: Act, second: Act) -> Act:
 
 
 @final
-class Rounds:
+class RankVisits:
     """Compiles what depends on the round, for nodes; `call_of` calls a function with what a node reads."""
 
     def __init__(
         self, program: Program, agreement: Agreement, call_of: Callable[[Callable[..., Any], ProgramNode], Act]
     ) -> None:
         self._program, self.agreement, self._call_of = program, agreement, call_of
-        self._dependent = slots_of_rounds(program)
+        self._dependent = batch_slots(program)
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
         """The call of a node on one of several ranks."""
         if node.kind.fetches:
             # A kind without support for ranks fetches batches on each of them.
-            return act if _goes_in_rounds(node) else then(self.agreement.before_batch, act)
+            return act if _divides_batches(node) else then(self.agreement.before_batch, act)
         source = source_of(node, self._dependent)
         if source is None or node.body is not None:
             return act
@@ -108,7 +108,7 @@ class Rounds:
                 forward(act)
                 return
             kept = {path: buffer.detach().clone() for path, buffer in agreement.buffers().items()}
-            with generators.RandomAside(generators.named_generators().values()):
+            with generators.PreservedRandom(generators.named_generators().values()):
                 forward(call)
             with torch.no_grad():
                 for path, buffer in agreement.buffers().items():
@@ -134,7 +134,7 @@ class Rounds:
             f"`{node.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
             f"and all of them count; use `next_batch`, or give each rank others in `{node.kind.name}`"
             for node in self._program.nodes
-            if node.kind.family == "data" and not _goes_in_rounds(node) and not node.bypassed
+            if node.kind.family == "data" and not _divides_batches(node) and not node.bypassed
         ]
 
     def trained_on(self, fetching: ProgramNode) -> set[str]:
@@ -159,9 +159,9 @@ def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
     return [module for module in modules if any(map(is_sharded, module.parameters()))]
 
 
-def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:
+def batch_slots(program: Program) -> dict[str, ProgramNode]:
     """Every slot that depends on a batch, by path, with the node that fetches the batch."""
-    dependent = {path: node for node in program.nodes if _goes_in_rounds(node) for path in node.plan_node.own_writes}
+    dependent = {path: node for node in program.nodes if _divides_batches(node) for path in node.plan_node.own_writes}
     count = 0
     while count < len(dependent):
         count = len(dependent)
@@ -178,7 +178,7 @@ def slots_of_rounds(program: Program) -> dict[str, ProgramNode]:
 def source_of(node: ProgramNode, dependent: dict[str, ProgramNode]) -> ProgramNode | None:
     """The node that fetches the batches which a node reads, directly or through others; None if it reads none."""
     # All ranks visit a node in which they synchronise, and what it writes is the same on all.
-    if _goes_in_rounds(node) or node.kind.synchronises:
+    if _divides_batches(node) or node.kind.synchronises:
         return None
     return _first_source(node, dependent)
 
@@ -188,5 +188,5 @@ def _first_source(node: ProgramNode, dependent: dict[str, ProgramNode]) -> Progr
     return next((dependent[path] for path in slots_of(required) if path in dependent), None)
 
 
-def _goes_in_rounds(node: ProgramNode) -> bool:
+def _divides_batches(node: ProgramNode) -> bool:
     return ROUND in node.kind.fields and not node.bypassed

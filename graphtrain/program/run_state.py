@@ -16,8 +16,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.program.stateful_objects import StatefulObjects
-from graphtrain.state.changes import NO_CHANGES, OTHER_SUBMODULES, changes
-from graphtrain.state.changes import restore as restore_changes
+from graphtrain.state.changes import NO_CHANGES, OTHER_SUBMODULES, changes_since, restore_changes
 from graphtrain.state.codec import StateReader, parts_in
 from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, fit_buffers, restore_module
@@ -37,11 +36,11 @@ class Exemptions(NamedTuple):
     """The state that is not restored as it was saved.
 
     Attributes:
-        fresh: resources that keep their state from set-up, or are no longer supplied.
+        from_setup: resources that keep their state from set-up, or are no longer supplied.
         replaced: paths of nodes whose kind has changed: a field is restored only if its value has the same type.
     """
 
-    fresh: Collection[str] = ()
+    from_setup: Collection[str] = ()
     replaced: Collection[str] = ()
 
 
@@ -72,7 +71,7 @@ def _capture_optimizers(run: StatefulObjects, alive: set[str]) -> Section:
 
 def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     listed = run.snapshot.reachable.by_path if run.snapshot is not None else {}
-    for name in (run.objects.optimizers.keys() & saved.keys()).difference(exempt.fresh):
+    for name in (run.objects.optimizers.keys() & saved.keys()).difference(exempt.from_setup):
         optimizer: Any = run.objects.optimizers[name]
         before = saved[name]["parameters"]
         for paths in before[max(len(optimizer.param_groups), len(before) - saved[name]["added"]) :]:
@@ -82,9 +81,10 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
         if before != (now := run.objects.groups[name].paths(optimizer, run.paths)):
             former, present = ({*"\n".join(groups).split("\n")} for groups in (before, now))
             gone, new = (quoted(sorted(each)) for each in (former - present, present - former))
-            what = " and ".join([f"no longer {gone}"] * bool(gone) + [f"now {new}"] * bool(new))
+            differences = [f"no longer {gone}"] * bool(gone) + [f"now {new}"] * bool(new)
             raise CheckpointError(
-                f"`{name}` does not have the parameters of the saved run: {what or 'other groups, or another order'}",
+                f"`{name}` does not have the parameters of the saved run: "
+                f"{' and '.join(differences) or 'other groups, or another order'}",
                 "give it the same in `setup`, also by `requires_grad`; or begin another run with these weights: --init "
                 "NAME=RUN/newest --run-dir OTHER",
             )
@@ -106,19 +106,19 @@ def _state_of(name: str, resource: Any) -> Any:
 
 def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Iterator[str]:
     stateful, modules = run.objects.stateful, run.objects.modules
-    for name in sorted(saved.keys() - stateful.keys() - {*exempt.fresh}):
+    for name in sorted(saved.keys() - stateful.keys() - {*exempt.from_setup}):
         if not is_within(name, run.left_out):
             raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
     with kept_groups(run.objects.optimizers.values()):
         # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
-        for name in sorted(stateful.keys() & saved.keys() - {*exempt.fresh}, key=lambda name: name not in modules):
+        for name in sorted(stateful.keys() & saved.keys() - {*exempt.from_setup}, key=lambda name: name not in modules):
             try:
                 run.objects.load(name, saved[name])
             except MISFITS as error:
                 reason = str(error).strip().replace("\n\t", "\n    ")
                 hint = "make it as in the saved run; or begin another run, with another --run-dir"
                 raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
-    new = stateful.keys() - saved.keys() - {*exempt.fresh}
+    new = stateful.keys() - saved.keys() - {*exempt.from_setup}
     for name in (*filter(new.__contains__, run.copies), *sorted(new - run.copies.keys())):
         if (source := run.copies.get(name)) is not None:  # no node made it when the checkpoint was written
             run.objects.load(name, _state_of(source, stateful[source]))
@@ -130,11 +130,11 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
 
 
 def _capture_modules(run: StatefulObjects, alive: set[str]) -> Section:
-    return {name: capture_module(module, run.objects.forms[name]) for name, module in run.objects.modules.items()}
+    return {name: capture_module(module, run.objects.structures[name]) for name, module in run.objects.modules.items()}
 
 
 def _restore_modules(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
-    for name in (run.objects.modules.keys() & saved.keys()).difference(exempt.fresh):
+    for name in (run.objects.modules.keys() & saved.keys()).difference(exempt.from_setup):
         restore_module(run.objects.modules[name], saved[name])
 
 
@@ -148,7 +148,7 @@ def _capture_gradients(run: StatefulObjects, alive: set[str]) -> Section:
 
 def _restore_gradients(run: StatefulObjects, saved: Section, exempt: Exemptions) -> None:
     for path, name, parameter in run.objects.parameters():
-        if path in saved and path not in exempt.fresh:
+        if path in saved and path not in exempt.from_setup:
             put_gradient(parameter, saved[path].get(name))
 
 
@@ -180,22 +180,23 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
             continue
         values, is_replaced, fields = saved[node.path], node.path in exempt.replaced, node.kind.fields
         stored = [name for name, declared in fields.items() if declared.stored]
-        taken = [name for name in stored if name in values]
+        restored = [name for name in stored if name in values]
         if is_replaced:
-            taken = [name for name in taken if type(getattr(node.instance, name)) is type(run.decoded(values[name]))]
-        for name in taken:
+            types = {name: type(getattr(node.instance, name)) for name in restored}
+            restored = [name for name in restored if types[name] is type(run.decoded(values[name]))]
+        for name in restored:
             setattr(node.instance, name, run.decoded(values[name]))
         if node.kind.keeps_state:
             stored = [*stored, "state"]
             if "state" in values and not is_replaced:
                 node.instance.load_state_dict({name: run.decoded(value) for name, value in values["state"].items()})
                 node.check_fields()
-                taken.append("state")
-        yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(taken)))
+                restored.append("state")
+        yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(restored)))
         # Nothing saved depends on new fields of observers, or on fields outside the digest.
         if not node.kind.observer:
             essential = [name for name in stored if name not in fields or fields[name].in_digest]
-            yield from (f"{node.path}.{name} new" for name in essential if name not in taken and name not in values)
+            yield from (f"{node.path}.{name} new" for name in essential if name not in restored and name not in values)
 
 
 def _capture_slots(run: StatefulObjects, alive: set[str]) -> Section:
@@ -210,12 +211,12 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
-    changed = changes(run.snapshot, states=run.states) if run.snapshot is not None else NO_CHANGES
+    changed = changes_since(run.snapshot, states=run.states) if run.snapshot is not None else NO_CHANGES
     objects = run.objects
     run.writer, run.changed = changed.writer, frozenset(changed.section)
     if run.writer is not None:
-        others = sorted(run.states.keys() - {*objects.modules, *objects.optimizers})
-        parts = [each for name in others for each in parts_in(run.states[name], f"{name}.state_dict()")]
+        stateful = sorted(run.states.keys() - {*objects.modules, *objects.optimizers})
+        parts = [each for name in stateful for each in parts_in(run.states[name], f"{name}.state_dict()")]
         run.writer.begin_transit({path: part for path, part in parts if isinstance(part, torch.Tensor | numpy.ndarray)})
     run.states = {}
     lost, device = run.objects.lost(), torch.device(run.program.resources.get("device", "cpu")).type
@@ -223,8 +224,8 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
         *lost,
         *[
             f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
-            for further in run.further
-            for path in changes(further).section
+            for snapshot in run.supplied_later
+            for path in changes_since(snapshot).section
         ],
         # Parts that a module lost or gained are reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
@@ -312,11 +313,11 @@ def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
         # Whether it has run decides whether it is due.
         if (node.path, "runs") not in run.program.plan.fields_read and not (trigger is not None and trigger.once):
             outside.add("runs")
-        own = {name: value for name, value in state["progress"][node.path].items() if name not in outside}
-        if "fired" in own:  # not of units whose field is outside the digest, such as seconds
+        values = {name: value for name, value in state["progress"][node.path].items() if name not in outside}
+        if "fired" in values:  # not of units whose field is outside the digest, such as seconds
             timed = {unit for unit, clock in clocks.items() if not clock.declared.in_digest}
-            own["fired"] = {unit: value for unit, value in own["fired"].items() if unit not in timed}
-        progress[node.path] = own
+            values["fired"] = {unit: value for unit, value in values["fired"].items() if unit not in timed}
+        progress[node.path] = values
     return {**kept, "progress": progress}
 
 
@@ -341,6 +342,6 @@ def restore(
             encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
             run.reader = StateReader(run.snapshot, encoded)
         for name in run.objects.modules.keys() & state["modules"].keys():
-            if name not in exempt.fresh:
+            if name not in exempt.from_setup:
                 fit_buffers(run.objects.modules[name], state["modules"][name]["buffers"])
     return [line for name in sections for line in SECTIONS[name].restore(run, state[name], exempt) or ()]

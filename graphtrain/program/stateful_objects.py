@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.data.loaders import by_name, is_data
-from graphtrain.data.samplers import held_generators
+from graphtrain.data.samplers import generator_objects
 from graphtrain.data.source import keeps_position
 from graphtrain.data.state import DataState
 from graphtrain.errors import UsageError
@@ -16,7 +16,7 @@ from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.changes import changes
+from graphtrain.state.changes import changes_since
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
@@ -32,24 +32,24 @@ class StatefulObjects:
     """The objects of a run that have state.
 
     Arguments:
-        resources: those of the user, by name, and those made of them.
-        made: the source of each copy.
+        resources: those of the user, by name, and their copies.
+        copies: the copies among them, each with the name of its source.
 
     Attributes:
         objects: those with a `state_dict`: resources, and once the run has begun, those in resources.
         data_state: that of the data; nodes report to it.
         snapshot: what was reachable when the run began; None before.
-        further: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
+        supplied_later: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
         left_out: the paths that are declared not to be state.
         unknown: a line for everything that the last capture could not describe.
     """
 
     def __init__(
-        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, made: Mapping[str, str]
+        self, program: Program, resources: Mapping[str, Any], recorder: Recorder, copies: Mapping[str, str]
     ) -> None:
         resources = {name: uncompiled(value) for name, value in resources.items()}
         self.program = program
-        self.copies = made
+        self.copies = copies
         self.recorder: Recorder = recorder
         data, _ = self._data(resources)
         self.objects = SavedObjects(
@@ -64,7 +64,7 @@ class StatefulObjects:
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
         self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
-        self.further: list[StateSnapshot] = []
+        self.supplied_later: list[StateSnapshot] = []
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
         """List what is reachable, before anything has changed.
@@ -76,22 +76,23 @@ class StatefulObjects:
         Raises:
             UsageError: nothing is reachable under one of them.
         """
-        given = {name: value for name, value in by_name(self.resources, self.program.drawn) if value is not None}
-        data, covered = self._data(given)
-        drawn = {id(given[name]) for name in data}
+        supplied = {name: value for name, value in by_name(self.resources, self.program.drawn) if value is not None}
+        data, by_position = self._data(supplied)
+        drawn = {id(supplied[name]) for name in data}
         # Data that is supplied under another name too is followed as data.
-        roots = {name: value for name, value in given.items() if name in data or id(value) not in drawn}
+        roots = {name: value for name, value in supplied.items() if name in data or id(value) not in drawn}
         for node in self.program.nodes:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
-        if covered:  # what else reads or reaches it may change it when its position is not asked for
-            read = {name for name in given if name not in data or name.partition(".")[0] in self.program.read_resources}
-            reached = Reachable({name: value for name, value in roots.items() if name not in covered}).by_id
-            others = reached.keys() | {id(given[name]) for name in read}
-            covered = [name for name in covered if id(given[name]) not in others]
-        elsewhere = {id(run), *[id(generator) for name in data for generator in held_generators(roots[name])]}
-        snapshot = StateSnapshot(roots, data, covered, elsewhere, left_out)
+        if by_position:  # what else reads or reaches it may change it when its position is not asked for
+            read_resources = self.program.read_resources
+            read = {name for name in supplied if name not in data or name.partition(".")[0] in read_resources}
+            reached = Reachable({name: value for name, value in roots.items() if name not in by_position}).by_id
+            reached_ids = reached.keys() | {id(supplied[name]) for name in read}
+            by_position = [name for name in by_position if id(supplied[name]) not in reached_ids]
+        excluded = {id(run), *[id(generator) for name in data for generator in generator_objects(roots[name])]}
+        snapshot = StateSnapshot(roots, data, by_position, excluded, left_out)
         entries = snapshot.reachable.by_path.values() if left_out else ()
         places = [place for entry in entries if entry.is_entered for place, *_ in parts_of(entry)]
         places += [entry.path for entry in entries]
@@ -138,8 +139,8 @@ class StatefulObjects:
             for name, value in self.resources.items()
             if name in reached and reached[name].value is not value and keeps_state(reached[name].value)
         }
-        held = self.objects.stateful.items()
-        stateful = {path: value for path, value in held if not is_within(path, snapshot.left_out)}
+        supplied = self.objects.stateful.items()
+        stateful = {path: value for path, value in supplied if not is_within(path, snapshot.left_out)}
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
@@ -147,15 +148,15 @@ class StatefulObjects:
             return
         # Of objects supplied since then, only the `state_dict` is saved.
         listed, known = snapshot.reachable, {id(value) for _, value in by_name(former.resources, former.program.drawn)}
-        further = {
+        added = {
             name: value
             for name, value in by_name(self.resources, self.program.drawn)
             if value is not None and listed.find(value) is None and id(value) not in known
         }
-        self.further = [*former.further]
-        if further:
-            data = self._data(further)
-            self.further.append(StateSnapshot(further, *data, listed.by_id, snapshot.left_out, with_code=False))
+        self.supplied_later = [*former.supplied_later]
+        if added:
+            data = self._data(added)
+            self.supplied_later.append(StateSnapshot(added, *data, listed.by_id, snapshot.left_out, with_code=False))
 
     def set_up(self) -> dict[str, Any]:
         """The objects with a `state_dict` made by `setup`, and optimizers in a list.
@@ -175,8 +176,8 @@ class StatefulObjects:
         """The path of every object that was reachable when the run began, and of every parameter, by identity."""
         listed = self.snapshot.reachable.by_id if self.snapshot is not None else {}
         # Also of a model that has replaced another.
-        own = {id(parameter): f"{path}.{name}" for path, name, parameter in self.objects.parameters()}
-        return {**{identity: entry.path for identity, entry in listed.items()}, **own}
+        parameters = {id(parameter): f"{path}.{name}" for path, name, parameter in self.objects.parameters()}
+        return {**{identity: entry.path for identity, entry in listed.items()}, **parameters}
 
     def encoded(self, value: Any, path: str) -> Any:
         """A value in transit, encoded by references to the objects that others have."""
@@ -210,11 +211,10 @@ class StatefulObjects:
 
     def differs_from(self, saved: Mapping[str, Any]) -> list[str]:
         """A line for restored state that differs from the saved one, because `setup` made something else before."""
-        now, of = changes(self.snapshot).section if self.snapshot is not None else {}, "reachable"
+        now, of = changes_since(self.snapshot).section if self.snapshot is not None else {}, "reachable"
         changed = [
             path
             for path in sorted(now)
             if state_digest({of: {path: now[path]}}) != state_digest({of: {path: saved.get(path)}})
         ]
-        what = "is not what it was when it was saved: `setup` makes something else"
-        return [f"{shown_path(path)} {what}" for path in changed]
+        return [f"{shown_path(path)} differs from its saved value: `setup` makes something else" for path in changed]

@@ -178,9 +178,9 @@ class NodeTimes:
 
             return timed_visit
 
-        others = [
+        untimed = [
             fetching(visit) if node.kind.fetches else visit for node, visit in zip(nodes, transitions, strict=True)
         ]
-        timed = list(map(timing, nodes, transitions, others))
+        timed = list(map(timing, nodes, transitions, untimed))
         table = timed.copy()
         return table

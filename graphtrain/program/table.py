@@ -44,15 +44,15 @@ class Compiler:
         self._slots = program.slots
         self._ended, self._watch = ended, watch
         numbers = itertools.count()
-        self.counters = [[next(numbers) for _ in node.plan_node.exits] for node in program.nodes]
+        self.counters = [[next(numbers) for _ in node.plan_node.edges] for node in program.nodes]
         due = [node.index for node in program.nodes if isinstance(node.trigger, Every)]
         self.due_counters = {index: next(numbers) for index in due}
         self.counts = [0] * next(numbers)
         targets = [program.targets(node) for node in program.nodes]
         self._only_targets = [each[0] if len(each) == 1 else None for each in targets]  # None also for the end
         self.exits = [self._exit(node) for node in program.nodes]
-        if (rounds := visits.rounds) is not None:
-            watch_choices = rounds.agreement.watch_choices
+        if (rank_visits := visits.rank_visits) is not None:
+            watch_choices = rank_visits.agreement.watch_choices
             self.exits = [
                 watch_choices(position, leave) if len(self.counters[position]) > 1 else leave
                 for position, leave in enumerate(self.exits)
@@ -162,32 +162,32 @@ class Compiler:
         """
         nodes = self._program.nodes
         keys = [[f"{node.path} -> {edge}" for edge in node.scope.graph.edges[node.node.name]] for node in nodes]
-        edges: dict[str, list[int]] = {key: [] for own in keys for key in own}
+        edges: dict[str, list[int]] = {key: [] for node_keys in keys for key in node_keys}
         runs: dict[str, list[int]] = {}
         for node in nodes:
-            own, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
-            if len(self._way(node)) == 1:  # else those that arrive are counted
-                edges |= {key: [counter] for key, counter in zip(keys[node.index], own, strict=True)}
-                arrivals += zip(self._program.targets(node), [[counter] for counter in own], strict=True)
+            counters, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
+            if len(self._passed_over(node)) == 1:  # else those that arrive are counted
+                edges |= {key: [counter] for key, counter in zip(keys[node.index], counters, strict=True)}
+                arrivals += zip(self._program.targets(node), [[counter] for counter in counters], strict=True)
             if not node.bypassed:
-                runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else own
+                runs[node.path] = [self.due_counters[node.index]] if node.index in self.due_counters else counters
                 if node.body is not None:
                     arrivals.append((self._program.start_of(node.body), runs[node.path]))
-            for target, counters in arrivals:
-                for passed in self._way(target)[:-1] if target is not None else ():
-                    edges[keys[passed.index][0]] += counters
+            for target, summands in arrivals:
+                for passed in self._passed_over(target)[:-1] if target is not None else ():
+                    edges[keys[passed.index][0]] += summands
         return {"nodes": runs, "edges": edges}
 
     def position(self, node: ProgramNode) -> int:
         """The position of a node, or of the next one if it is bypassed and has a single edge."""
-        return self._way(node)[-1].index
+        return self._passed_over(node)[-1].index
 
-    def _way(self, node: ProgramNode) -> list[ProgramNode]:
+    def _passed_over(self, node: ProgramNode) -> list[ProgramNode]:
         """A node, and those up to the next that has work: bypassed ones with a single edge are passed over."""
-        way = [node]
-        while way[-1].bypassed and (target := self._only_targets[way[-1].index]) is not None and target not in way:
-            way.append(target)
-        return way
+        passed = [node]
+        while passed[-1].bypassed and (target := self._only_targets[passed[-1].index]) and target not in passed:
+            passed.append(target)
+        return passed
 
     def _exit(self, node: ProgramNode) -> Transition:
         """The choice of the exit edge: the first whose guard holds."""
@@ -198,9 +198,9 @@ class Compiler:
             return own_position
 
         choices: list[tuple[Callable[[], Any], int, int, Transition | None]] = []
-        ways = zip(node.plan_node.exits, self.counters[node.index], self._program.targets(node), strict=True)
-        for way, number, target in ways:
-            holds = never if way.guard is None else self.cells.compiled(node.scope, way.guard)
+        edges = zip(node.plan_node.edges, self.counters[node.index], self._program.targets(node), strict=True)
+        for edge, number, target in edges:
+            holds = never if edge.guard is None else self.cells.compiled(node.scope, edge.guard)
             if target is not None:
                 choices.append((holds, number, self.position(target), None))
             else:
@@ -216,7 +216,7 @@ class Compiler:
                         counts[only_counter] += 1
                         return only_position
                 except Exception:
-                    self.leave_again(node)  # evaluated again, a guard raises with its name
+                    self.exit_target(node)  # evaluated again, a guard raises with its name
                     raise
                 counts[last_counter] += 1
                 return last_position
@@ -230,24 +230,24 @@ class Compiler:
                         counts[counter] += 1
                         return position if call is None else call()
             except Exception:
-                self.leave_again(node)  # not an error at the end of a body, which an edge calls too
+                self.exit_target(node)  # not an error at the end of a body, which an edge calls too
                 raise
             counts[last_counter] += 1
             return last_position if last_call is None else last_call()
 
         return leave
 
-    def leave_again(self, node: ProgramNode) -> ProgramNode | None:
+    def exit_target(self, node: ProgramNode) -> ProgramNode | None:
         """The node to which the edges of a node lead now, or None for the end. Has no side effects.
 
         Raises:
             GuardError: a guard raises.
         """
-        for way, target in zip(node.plan_node.exits, self._program.targets(node), strict=True):
+        for edge, target in zip(node.plan_node.edges, self._program.targets(node), strict=True):
             try:
-                if way.guard is None or self.cells.compiled(node.scope, way.guard)():
+                if edge.guard is None or self.cells.compiled(node.scope, edge.guard)():
                     return target
             except Exception as error:
-                name = way.when or ""
+                name = edge.when or ""
                 raise GuardError(node.path, name, node.scope.graph.guards[name], error) from error
         raise AssertionError("the last edge is always taken")

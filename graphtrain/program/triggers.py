@@ -17,7 +17,7 @@ from typing import Any, final
 from graphtrain.kind import derived_clock
 from graphtrain.kind.trigger import Term, next_multiple
 from graphtrain.language.closures import any_of
-from graphtrain.program.bind import Clock, CountedTerm, Program
+from graphtrain.program.bind import Clock, ClockTerm, Program
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
@@ -41,7 +41,7 @@ class Every:
     """
 
     def __init__(
-        self, fields: dict[str, Any], terms: Sequence[CountedTerm], *, once: bool = False, may_be_due: Due | None = None
+        self, fields: dict[str, Any], terms: Sequence[ClockTerm], *, once: bool = False, may_be_due: Due | None = None
     ) -> None:
         self._terms = [(clock, term.base) for clock, term in terms]
         self._fields, self.may_be_due = fields, may_be_due
@@ -82,7 +82,7 @@ class After:
         due: a call that returns whether it is due.
     """
 
-    def __init__(self, fields: dict[str, Any], terms: Sequence[CountedTerm], text: str) -> None:
+    def __init__(self, fields: dict[str, Any], terms: Sequence[ClockTerm], text: str) -> None:
         def target(term: Term) -> Fraction:
             return Fraction(0) if fields["stopped"] == text else term.base.amount
 
@@ -102,7 +102,7 @@ class After:
         self.start()
 
 
-def reached(terms: Sequence[CountedTerm]) -> Due:
+def reached(terms: Sequence[ClockTerm]) -> Due:
     """A call that returns whether a clock has reached an amount. It keeps no state."""
     return any_of([_threshold(clock, functools.partial(Fraction, term.base.amount))[0] for clock, term in terms])
 
@@ -163,12 +163,12 @@ def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
         threshold = 0 if is_reached else reach(amount)  # due until it has fired, at any value of the counter
         return is_reached
 
-    def aim_again() -> None:
+    def aim_since_restart() -> None:
         nonlocal count
         count = None
         reach(target())  # which refuses an amount that cannot be counted
 
-    return (is_reached, aim) if restarts is None else (is_reached_since_restart, aim_again)
+    return (is_reached, aim) if restarts is None else (is_reached_since_restart, aim_since_restart)
 
 
 class _Attributes:

@@ -19,7 +19,7 @@ from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
 from graphtrain.program.resources import StepCall
-from graphtrain.program.rounds import Act, Rounds, slots_of_rounds, source_of, then
+from graphtrain.program.rounds import Act, RankVisits, batch_slots, source_of, then
 from graphtrain.program.triggers import After
 
 
@@ -40,8 +40,8 @@ class Visits:
         self.program, self.cells = program, cells
         self._slots = program.slots
         agreement = program.resources.get("ranks")
-        self.rounds = Rounds(program, agreement, self._with_slots) if agreement is not None else None
-        self.windows = GradientWindows(program, cells, self.rounds)
+        self.rank_visits = RankVisits(program, agreement, self._with_slots) if agreement is not None else None
+        self.windows = GradientWindows(program, cells, self.rank_visits)
         self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, self.windows.wrap]
         # Values that the engine provides at set-up: name -> the value for a node.
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
@@ -53,13 +53,13 @@ class Visits:
             "step_names": self._step_names,
             "training_precision": lambda node: program.training_precision,
         }
-        if self.rounds is not None:
+        if self.rank_visits is not None:
             from graphtrain.program.overlap import exchanging_within  # which one process never needs
 
-            program.absent += self.rounds.undivided()
-            overlap = functools.partial(exchanging_within, program, cells, self.rounds, self.of)
-            self.aspects[1:1] = [self.rounds.wrap, overlap]
-            agreement = self.rounds.agreement
+            program.absent += self.rank_visits.undivided()
+            overlap = functools.partial(exchanging_within, program, cells, self.rank_visits, self.of)
+            self.aspects[1:1] = [self.rank_visits.wrap, overlap]
+            agreement = self.rank_visits.agreement
             self._provided["asks"] = lambda node: lambda ask: agreement.asked.append((node.path, ask.name))
             self._provided |= {"windows": self.windows.filled_by, "backward": lambda node: agreement.backward}
         self.setups = [self.setup(node) for node in program.nodes]
@@ -217,7 +217,7 @@ def grant(program: Program, path: str, ask: str) -> None:
     """
     asking, returned = program.by_path[path], f"a step function that `{path}` calls returned {ask}"
     if ask == Ask.END_EPOCH.name:  # the node that fetches the batches ends it
-        source = source_of(asking, slots_of_rounds(program))
+        source = source_of(asking, batch_slots(program))
         if source is None or not source.kind.has("end_epoch"):
             raise UsageError(
                 f"{returned}, and its batches come from no node that can end an epoch",

@@ -17,7 +17,7 @@ from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.ranks import current_ranks
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 
 @final
@@ -36,7 +36,7 @@ class _EpochsOfWindows:
         _only([node for node in plan.nodes if "backward" in node.kind.does], "run backward")
         counters = [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
         self._window, self._counter = _only(counters, "count the passes of a window")
-        ends = [way.guard for node in nodes for way in node.exits if way.target is None and way.guard is not None]
+        ends = [edge.guard for node in nodes for edge in node.edges if edge.target is None and edge.guard is not None]
         if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
             raise _unknown("more than an amount decides about its end")
         self._to_step = self._edge(count=2)
@@ -72,7 +72,7 @@ class _EpochsOfWindows:
 
     def _edge(self, **values: Any) -> int:
         """The edge that is taken where a window of two is counted, by its number; a full one is stepped."""
-        guards = [way.guard for way in self._window.exits if way.guard is not None]
+        guards = [edge.guard for edge in self._window.edges if edge.guard is not None]
         return next((number for number, guard in enumerate(guards) if self._holds(guard, **values)), len(guards))
 
     def _holds(self, guard: Expression, *, count: int, last: bool = False, due: bool = False) -> bool:
@@ -102,10 +102,10 @@ class _EpochsOfWindows:
         return bool(compile_guard(guard, lambda part: Cell(lambda: value(part)))())
 
 
-def _only(found: Sequence[Found], does: str) -> Found:
-    if len(found) != 1:
-        raise _unknown(f"{len(found) or 'no'} nodes {does}")
-    return found[0]
+def _only(items: Sequence[Item], does: str) -> Item:
+    if len(items) != 1:
+        raise _unknown(f"{len(items) or 'no'} nodes {does}")
+    return items[0]
 
 
 def _unknown(reason: str, hint: str = "compute the number in `setup`") -> UsageError:

@@ -1,1 +1,1 @@
-"""Proof by running again: past runs replayed and verified, transitions explained."""
+"""Proof by running again: `graphtrain verify` and `graphtrain replay`."""

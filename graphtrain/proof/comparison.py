@@ -1,4 +1,4 @@
-"""Two captured states compared bit by bit, and a sentence for each difference."""
+"""Compares two states of a run bit by bit, with a line for each difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphtrain.printable import one_line
 from graphtrain.state.weights import dtype_and_shape, local_part
 from graphtrain.storage.encoding import Encoded, SavedTensor
 
-# In this order the first difference is the likely cause, such as a lost counter, and the rest follows from it.
+# Compared in this order, so that the first difference is the likely cause, such as a lost counter.
 _SECTIONS = (
     *("progress", "random", "reachable", "slots"),
     *("modules", "resources", "optimizers", "gradients", "metrics"),
@@ -36,7 +36,7 @@ class StateDifference:
 
 
 def first_lines(differences: Sequence[StateDifference], most: int = 8) -> Iterator[str]:
-    """Lines about the first differences, and the number of others."""
+    """A line for each of the first differences, and one with the number of the rest."""
     yield from (f"  {one_line(str(difference))}" for difference in differences[:most])
     if (more := len(differences) - most) > 0:
         yield f"  ... and {more} more"
@@ -65,7 +65,7 @@ def _walk(path: str, expected: Any, actual: Any) -> Iterator[StateDifference]:
                 if key in expected and key in actual:
                     yield from _walk(f"{prefix}{key}", expected[key], actual[key])
                 else:
-                    yield StateDifference(f"{prefix}{key}", "was not there" if key in actual else "is missing now")
+                    yield StateDifference(f"{prefix}{key}", "is new" if key in actual else "is missing")
         case Encoded(), Encoded():
             yield from _walk(path, expected.data, actual.data)
         case SavedTensor(), SavedTensor():
@@ -92,10 +92,10 @@ def _are_alike(expected: Sequence[Any], actual: Sequence[Any]) -> bool:
 
 
 def _of_tensors(expected: Any, actual: Any) -> str:
-    """How two tensors differ, or two arrays; of sharded tensors, the parts of this rank."""
+    """How two tensors or arrays differ; of sharded tensors, the parts on this rank. Empty if they are equal."""
     if type(expected).__name__ == type(actual).__name__ == "DTensor":
         return _of_tensors(local_part(expected), local_part(actual))
-    before, now = _form(expected), _form(actual)
+    before, now = _layout(expected), _layout(actual)
     if before != now:
         return f"{before} -> {now}"
     if isinstance(expected, numpy.ndarray):
@@ -124,12 +124,12 @@ def _share(differing: int, whole: int) -> str:
     return f"{differing} of {whole} element{'' if whole == 1 else 's'}"
 
 
-def _form(tensor: Any) -> str:
+def _layout(tensor: Any) -> str:
     if isinstance(tensor, numpy.ndarray):
         return f"{tensor.dtype} {tensor.shape}"
     layout = "" if tensor.layout is torch.strided else f" {str(tensor.layout).removeprefix('torch.')}"
     if not layout and not tensor.is_contiguous() and torch.ops.aten.is_non_overlapping_and_dense(tensor):
-        layout = f" strides {tuple(tensor.stride())}"  # its elements lie in another order, such as channels last
+        layout = f" strides {tuple(tensor.stride())}"  # another memory format, such as channels last
     return f"{dtype_and_shape(tensor)} on {tensor.device}{layout}"
 
 
@@ -143,7 +143,7 @@ def _host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _bits(flat: torch.Tensor) -> torch.Tensor:
-    """The bytes of each element, a row each."""
+    """The bytes of each element: a tensor of shape (elements, bytes)."""
     if not flat.numel():
         return torch.empty(0, 1, dtype=torch.uint8)
     return flat.view(torch.uint8).reshape(flat.numel(), -1)
@@ -166,6 +166,6 @@ def is_same(before: Any, now: Any) -> bool:
 
 def _change(before: Any, now: Any) -> str:
     return " -> ".join(
-        f"a tensor, {_form(value)}" if isinstance(value, torch.Tensor) else one_line(repr(value), 60)
+        f"a tensor, {_layout(value)}" if isinstance(value, torch.Tensor) else one_line(repr(value), 60)
         for value in (before, now)
     )

@@ -1,4 +1,4 @@
-"""Trains with a checkpoint at random transitions; a replay of each span between two of them proves them exact."""
+"""Trains with checkpoints at random transitions, between which `verify` then replays the run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from graphtrain.trainer.trainer import Trainer
 
 
 def train_with_cuts(trainer: Trainer, run_dir: Path, kept: Path, number: int, seed: int, until: str | None) -> Outcome:
-    """Train, save at random transitions, and link `number` of these checkpoints in a folder, which retention spares.
+    """Train, save at random transitions, and link these checkpoints in a folder, where retention does not delete them.
 
-    How many transitions there will be is not known, so the n-th is chosen with the probability `number` / n, and
-    replaces one of those chosen before (reservoir sampling). Where that is no save point, the next one is saved.
+    The number of transitions is not known before, so the n-th is chosen with the probability `number` / n, and replaces
+    one of those chosen before (reservoir sampling). Where it is not a save point, the next one is saved.
 
     Arguments:
-        run_dir: that of the trainer.
+        run_dir: the run directory of the trainer.
         kept: the folder.
-        until: an amount at which the run stops, as in `Trainer.run`.
+        number: how many checkpoints to keep.
+        until: an amount at which the run stops, as for `Trainer.run`. None: it runs to its end.
     """
     generator, count, is_asked = random.Random(seed), 0, False  # noqa: S311 - no secret
 

@@ -1,4 +1,4 @@
-"""The spans of a run between its checkpoints, read from its directory. Nothing is written."""
+"""The spans between the checkpoints of a run, read from its directory. Nothing is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Segment:
 
     Attributes:
         start: None for the beginning of the run.
-        change: why nothing can be compared, such as a change by the user in between; empty if it can.
+        change: why the span cannot be compared, such as a change by the user; empty if it can.
     """
 
     start: SavedCheckpoint | None
@@ -35,7 +35,7 @@ class Segment:
 
 @final
 class RunHistory:
-    """The run in a directory.
+    """The checkpoints of the run in a directory.
 
     Arguments:
         notify: called with a line for every checkpoint that is skipped.
@@ -51,7 +51,7 @@ class RunHistory:
         self._starts = [start["checkpoint"] for start in Run(run_dir).starts]
 
     def lineage(self, most: int | None = None) -> list[SavedCheckpoint]:
-        """The newest sound checkpoint and its predecessors, the oldest first; at most `most`. Default: all."""
+        """The newest sound checkpoint and its predecessors, oldest first; at most `most` of them. Default: all."""
         newest_first: list[SavedCheckpoint] = []
         for checkpoint in lineage_in(self.path, self._notify):
             if len(newest_first) == most:
@@ -63,17 +63,17 @@ class RunHistory:
         return newest_first[::-1]
 
     def segments(self, last: int | None = None) -> list[Segment]:
-        """The spans between neighbouring checkpoints, the oldest first, with that from the beginning where possible.
+        """The spans between consecutive checkpoints, oldest first, with the one from the beginning where possible.
 
         Arguments:
-            last: the number of newest ones. Default: all.
+            last: only this many of the newest spans. Default: all.
         """
         lineage = self.lineage(None if last is None else last + 1)
         begins = bool(lineage) and not lineage[0].manifest.follows  # else those before it were deleted
         return self.between(lineage, from_the_beginning=begins and (last is None or len(lineage) <= last))
 
     def between(self, checkpoints: Sequence[SavedCheckpoint], *, from_the_beginning: bool = True) -> list[Segment]:
-        """The spans between these checkpoints, the oldest first."""
+        """The spans between these checkpoints, oldest first."""
         segments = [Segment(start, goal, self._change(start, goal)) for start, goal in itertools.pairwise(checkpoints)]
         if not from_the_beginning:
             return segments
@@ -85,11 +85,11 @@ class RunHistory:
             return "hyper-parameters were changed in between"
         if before.returns != after.returns:
             return "the run returned to an earlier checkpoint in between"
-        # A graph that was changed when the run resumed from `start` is replayed from there; one that was changed
-        # later, at a node that no checkpoint tells, is not.
+        # A graph that changed when the run resumed from `start` is replayed from there. Where it was rewired later, no
+        # checkpoint tells the position.
         if before.graph_hash != after.graph_hash and start.name not in self._starts:
             return "the graph was rewired in between"
-        return _why_not_by_as_many(goal)
+        return _why_not_with_these_ranks(goal)
 
     def why_not_from_the_beginning(self, oldest: SavedCheckpoint) -> str:
         """Why the run cannot be replayed from its beginning; empty if it can."""
@@ -100,11 +100,11 @@ class RunHistory:
         if oldest.manifest.returns:
             return "the run returned to an earlier checkpoint in it"
         if not oldest.manifest.about.get("command"):
-            return "the run was not started by the command, so that the seed of its setup is not known"
-        return _why_not_by_as_many(oldest)
+            return "the run was not started by the `graphtrain` command, so the seed of its setup is not known"
+        return _why_not_with_these_ranks(oldest)
 
 
-def _why_not_by_as_many(goal: SavedCheckpoint) -> str:
-    """Why the present number of processes cannot repeat the training to a checkpoint; empty if it can."""
+def _why_not_with_these_ranks(goal: SavedCheckpoint) -> str:
+    """Why this number of processes cannot repeat the training up to a checkpoint; empty if it can."""
     ranks, now = goal.manifest.ranks, current_ranks().world_size
-    return "" if ranks == now else f"it was trained in another number of processes: {ranks}, not {now}"
+    return "" if ranks == now else f"it was trained in {ranks} processes, and now there are {now}"

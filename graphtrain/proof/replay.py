@@ -1,4 +1,4 @@
-"""A past run replayed to a moment, and the values there."""
+"""Replays a past run up to a moment, and reads the values at it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graphtrain.trainer.trainer import Trainer
 
 @final
 class Replay:
-    """A run replayed from a checkpoint or from its beginning, up to a breakpoint.
+    """A replay of a run from a checkpoint, or from its beginning, up to a breakpoint.
 
     Arguments:
         trainer: set up as the run was, and not started.
@@ -48,16 +48,16 @@ class Replay:
 
         return self.trainer.run_to(place, self._start) is Outcome.REACHED
 
-    # ---- the values there
+    # ---- values at the breakpoint
 
     @property
     def moment(self) -> str:
-        """The position of the replay, in the units of the clock."""
+        """The position of the replay: ``"step 12, epoch 1.50, batch 5/10"``."""
         return self.compiled.run_clock.describe()
 
     @property
     def slots(self) -> dict[str, Any]:
-        """The values that nodes have written, by path; for earlier batches only those that are still read."""
+        """The slots with a value, by path. Slots of earlier batches are left out unless they are still read."""
         return {path: value for path, value in self.compiled.program.slots.items() if value is not None}
 
     @property
@@ -73,35 +73,35 @@ class Replay:
 
     @property
     def gradients(self) -> dict[str, torch.Tensor]:
-        """The present gradients of parameters, by the same names."""
+        """The gradients of the parameters that have one, by the same names."""
         return {name: parameter.grad for name, parameter in self.parameters.items() if parameter.grad is not None}
 
 
 def _clearing_slots(compiled: CompiledGraph, transitions: Sequence[Transition]) -> Sequence[Transition]:
-    """The transitions, where a fetched batch clears slots of the one before, whose loss could be taken for its own."""
+    """The transitions; each fetched batch clears slots of the one before, whose loss would look like its own."""
     clock = compiled.program.clock(compiled.program.main, "batches")
     if clock is None:
         return transitions
     fetching, slots = clock.node, compiled.program.slots
-    fetch, others = transitions[fetching.index], slots.keys() - {*fetching.plan_node.writes}
+    fetch, other_slots = transitions[fetching.index], slots.keys() - {*fetching.plan_node.writes}
 
     def fetch_and_clear() -> int:
         position = fetch()
-        for path in others - compiled.alive(position):
+        for path in other_slots - compiled.alive(position):
             slots[path] = None
         return position
 
     return [*transitions[: fetching.index], fetch_and_clear, *transitions[fetching.index + 1 :]]
 
 
-# ---- the moment at which it pauses
+# ---- the moment
 
 
 def parse_moment(text: str, graph: GraphData) -> Term:
     """The amount at which a replay pauses.
 
     Raises:
-        UsageError: the text is no single amount, or its unit is not on the clock of the graph.
+        UsageError: the text is not a single amount, or its unit is not on the clock of the graph.
 
     >>> from graphtrain import Graph
     >>> str(parse_moment("48211 steps", Graph.load("fit")))
@@ -114,24 +114,24 @@ def parse_moment(text: str, graph: GraphData) -> Term:
     if terms[0].base.unit not in graph.units:
         units = f" ({', '.join(graph.units)})" if graph.units else ""
         raise UsageError(
-            f"--to: `{terms[0].unit}` is not on the clock of `{graph.name}`; what a body counts starts again with it, "
-            "so that no amount is one moment",
+            f"--to: `{terms[0].unit}` is not on the clock of `{graph.name}`, and counters of nested graphs restart: an "
+            "amount would name many moments",
             f"use a unit of that clock{units}; --node PATH --runs N leads on to a node in a body",
         )
     return terms[0]
 
 
 def after_amount(compiled: CompiledGraph, term: Term) -> list[Breakpoint]:
-    """Pause right after the node that counts a unit has reached an amount: gradients and batch are still there.
+    """Pause right after the node that counts a unit has reached an amount, while batch and gradients exist.
 
     Raises:
-        UsageError: a replay cannot meet the amount again, or meets it many times.
+        UsageError: the unit is wall-clock time, or restarts at 0.
     """
     unit, amount = term.base.unit, term.base.amount
     clock = compiled.program.clocks[compiled.program.main][unit]
     if not clock.declared.in_digest or clock.restarts is not None:
         raise UsageError(
-            f"--to: `{term.unit}` are wall-clock time or start again from 0, so that no amount is one moment",
+            f"--to: `{term.unit}` is wall-clock time, or restarts at 0: an amount would not name one moment",
             "use batches, steps or epochs",
         )
     return [Breakpoint(node.index, lambda: clock.now() >= amount) for node in compiled.program.nodes]

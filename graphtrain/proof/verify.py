@@ -1,11 +1,9 @@
 """Verifies that a run is exact: replays each span between two checkpoints, and compares it bit by bit with the second.
 
-The node before which a checkpoint was made is passed many times on the way. A replay stops at the pass whose state
-equals the checkpoint. If there is none, it stops at the number of batches of the checkpoint, and the nearest pass is
-reported.
+The replay passes the node before which the checkpoint was saved many times. It stops at the pass whose state equals the
+checkpoint. If none does, it stops once it has trained as many batches, and reports the nearest pass.
 
-Several ranks replay together, each compares its own state, and all of them share the verdict, so that they never
-diverge.
+Several ranks replay together: each compares its own state, and they share the verdict, so that they stay together.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ _SPARE_RUNS = 100
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result for a span.
+    """The result of replaying a span.
 
     Attributes:
-        differences: of its end from the checkpoint, at the nearest pass.
-        notes: known reasons for them, one sentence each.
+        differences: between the checkpoint and the replay at its nearest pass.
+        notes: possible reasons for them, one sentence each.
         failure: why the span could not be replayed; empty if it could.
     """
 
@@ -54,11 +52,11 @@ class Verdict:
         return not self.failure and not self.differences
 
 
-def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
-    """Replay a span, and compare its end with the checkpoint there.
+def verify_segment(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
+    """Replay a span, and compare the state at its end with the checkpoint.
 
     Arguments:
-        make: returns a new trainer, set up as the run was in a span. An error that it raises concerns every span.
+        make: returns a new trainer, set up as the run was in the span. Its errors are raised: they concern every span.
     """
     gc.collect()  # the trainer before is part of a cycle of references, and there may be no memory for both
     trainer, ranks = make(segment), current_ranks()
@@ -69,7 +67,7 @@ def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
         return reexecution.verdict(segment)
     except RanksError:
         raise
-    except Exception as error:  # also of the user's code, which the run has come through
+    except Exception as error:  # also of the user's code, which did not raise in the run
         return Verdict(segment, failure=f"{type(error).__name__}: {error}")
 
 
@@ -94,7 +92,7 @@ class _Reexecution:
             self._goal, _ = assembled(self._goal, compiled.state.objects.modules.values(), current_ranks().rank)
         self._goal_index = compiled.locate(self._goal_path, self._goal.sections["slots"], self._goal_ended)
         self._expected = self._essential(self._goal.sections)
-        # A full comparison reads every tensor, so a pass is first judged by the numbers of progress.
+        # Comparing every tensor takes time, so the numbers in the progress of nodes are compared first.
         self._counters = [
             (node.instance, name, value)
             for node in compiled.program.nodes
@@ -108,7 +106,7 @@ class _Reexecution:
         most_runs = [*self._goal_runs[:-1], self._goal_runs[-1] + spare]
         breakpoints = [Breakpoint(counter.index, lambda: self._runs() >= most_runs)]
         if not self._goal_ended:  # a run stops at the end by itself
-            breakpoints.append(Breakpoint(self._goal_index, self._is_there))
+            breakpoints.append(Breakpoint(self._goal_index, self._is_goal))
         return with_breakpoints(compiled.compiler.transitions, breakpoints, session.requests)
 
     def verdict(self, segment: Segment) -> Verdict:
@@ -130,13 +128,13 @@ class _Reexecution:
             differences = [StateDifference(path, f"{how} (rank {rank})") for (path, how), rank in first_ranks.items()]
         return Verdict(segment, differences, program.timed() if differences else ())
 
-    # ---- the place
+    # ---- the end of the span
 
-    def _is_there(self) -> bool:
-        """True if the state equals the checkpoint; otherwise the comparison is kept if it is the nearest."""
+    def _is_goal(self) -> bool:
+        """True if the state equals the checkpoint. Otherwise the differences are kept, if they are the fewest."""
         own_misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
         misses = sum(self._gather(own_misses))
-        # Earlier passes differ in their counters. With all batches trained this may be the pass, its state damaged.
+        # Earlier passes differ in their counters. Once all batches are trained, this may be it, with another state.
         if misses and (self._runs() != self._goal_runs or misses >= self._nearness[0]):
             return False
         differences = self._compare()
@@ -146,15 +144,15 @@ class _Reexecution:
         return not count
 
     def _runs(self) -> list[int]:
-        """The number of runs of the node that counts, after those of each enclosing body."""
+        """How often the counting node has run, after the number of runs of each enclosing node."""
         return [node.instance.runs for node in self._counting]
 
     def _counting_node(self) -> tuple[ProgramNode, int]:
         """The node whose runs measure the replay, and how many more of them it may take than the run.
 
-        It is the one that counts batches in the innermost graph around the goal that trains, so that a replay never
-        trains on more than the run did; where only a body trains, the one with that body. A graph that counts nothing
-        uses the runs of the node itself: those of a junction differ slightly if observers fire by wall-clock time.
+        It is the node that counts batches in the innermost training graph around the goal, so that a replay never
+        trains on more batches than the run; where only a body trains, the node with that body. In a graph that counts
+        nothing it is the goal itself, whose runs may differ slightly if observers fire by wall-clock time.
         """
         program = self._compiled.program
         around = program.nodes[self._goal_index].scope.around
@@ -177,7 +175,7 @@ class _Reexecution:
         if differences := compare(self._expected, now):
             return differences
         before, after = (state_digest(state)[:16] for state in (self._expected, now))
-        # They cover the order in mappings too, and what is shared.
+        # A digest also covers the order of mappings, and which objects are shared.
         return [] if before == after else [StateDifference("digest", f"{before} -> {after}")]
 
     def _essential(self, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -186,5 +184,5 @@ class _Reexecution:
             return run_state.essential(self._compiled.state, sections)
         except KeyError as error:
             raise UsageError(
-                f"the checkpoint has no progress of the node {error}: setup supplies other resources now"
+                f"the checkpoint has no progress of the node {error}: `setup` supplies other resources than in the run"
             ) from None

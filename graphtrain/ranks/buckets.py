@@ -51,8 +51,8 @@ class Bucket:
 
     def put_sum(self, summands: Iterable[bytes]) -> None:
         """Replace the tensors by the sum of the values of which these are the bytes."""
-        first, *others = (torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in summands)
-        self.values = sum((each.view(self.values.dtype) for each in others), start=first.view(self.values.dtype))
+        first, *rest = (torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in summands)
+        self.values = sum((each.view(self.values.dtype) for each in rest), start=first.view(self.values.dtype))
         self.put()
 
 
@@ -147,14 +147,14 @@ class GradientSums:
             UsageError: a gradient is sparse.
             LostRankError: a rank does not take part.
         """
-        forms = {f"{path} {each.dtype} {tuple(each.shape)}": each for path, each in buffers.items()}
+        described = {f"{path} {each.dtype} {tuple(each.shape)}": each for path, each in buffers.items()}
         small = buckets_of([parameter for parameter in self._in_record if parameter.grad is not None])
-        shared = [*joined(forms.values())]
-        has_buffers = not self._ranks.rank and _fit_into_record(forms.values())
+        shared = [*joined(described.values())]
+        has_buffers = not self._ranks.rank and _fit_into_record(described.values())
         records = gather(
             begun=self.count,
             present=bytes(parameter.grad is not None for parameter in self._parameters),
-            buffers=[*forms],
+            buffers=[*described],
             gradient_values=[bucket.data() for bucket in small],
             buffer_values=[bucket.data() for bucket in shared if has_buffers],
         )
@@ -171,7 +171,7 @@ class GradientSums:
                 shared = []
         else:
             common = set(records[0]["buffers"]).intersection(*(record["buffers"] for record in records))
-            shared = [*joined(buffer for form, buffer in forms.items() if form in common)]
+            shared = [*joined(buffer for description, buffer in described.items() if description in common)]
         self._sum([parameter for parameter in summed if id(parameter) not in done], shared)
         return summed
 

@@ -162,8 +162,8 @@ class Processes(Ranks):
             self._store.set(f"ended/{self.rank}", "")
         deadline = time.monotonic() + _SECONDS_TO_READ
         while self._has_store and time.monotonic() < deadline:
-            others = {*range(self.world_size)}.difference(self.ended())
-            if self._store.check([f"ended/{rank}" for rank in others]):
+            remaining = {*range(self.world_size)}.difference(self.ended())
+            if self._store.check([f"ended/{rank}" for rank in remaining]):
                 return
             time.sleep(_POLLING_SECONDS)
 

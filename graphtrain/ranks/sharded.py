@@ -40,8 +40,8 @@ def divided_dimension(tensor: Any) -> int | None:
     Raises:
         ValueError: it is divided in another way.
     """
-    placement, *others = tensor.placements
-    if others or type(placement) not in (Shard, Replicate):
+    placement, *other_placements = tensor.placements
+    if other_placements or type(placement) not in (Shard, Replicate):
         raise ValueError(f"it is divided among ranks as {tensor.placements}; only Shard along one dimension is known")
     return placement.dim if isinstance(placement, Shard) else None
 
@@ -55,8 +55,8 @@ def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimensi
     """
     placements = [Replicate() if dimension is None else Shard(dimension)]
     local, stride = values.to(like.to_local().device), torch.empty(shape, device="meta").stride()
-    form: dict[str, Any] = {"shape": torch.Size(shape), "stride": stride}
-    whole: torch.Tensor = DTensor.from_local(local, like.device_mesh, placements, run_check=False, **form)
+    options: dict[str, Any] = {"shape": torch.Size(shape), "stride": stride}
+    whole: torch.Tensor = DTensor.from_local(local, like.device_mesh, placements, run_check=False, **options)
     return whole
 
 

@@ -41,23 +41,23 @@ class RunActivity:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         totals: dict[str, Any] = {"runs": {}, "taken": {}, "seconds": {}}
         nodes: list[str] = []
-        counted: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
+        destinations: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
 
         def add(line: dict[str, Any]) -> dict[str, Any]:
             """The totals after a line; nothing for one that counts nothing. What a run has not written raises."""
             place = {"time": float(line["time"]), "rows": int(line["rows"])}
             if "event" in line:
                 nodes[:] = line["nodes"]
-                counted.clear()
+                destinations.clear()
                 for key, table in (("runs", line["nodes"]), ("taken", line["edges"])):
                     for name, counters in table.items():
                         totals[key].setdefault(name, 0)
                         for counter in counters:
-                            counted.setdefault(counter, []).append((totals[key], name))
+                            destinations.setdefault(counter, []).append((totals[key], name))
                 return {}
             counts, times, seconds = line["counts"], line.get("milliseconds", ()), totals["seconds"]
             for counter, more in zip(counts[::2], counts[1::2], strict=True):
-                for table, name in counted[counter]:
+                for table, name in destinations[counter]:
                     table[name] += int(more)
             for number, took in zip(times[::2], times[1::2], strict=True):
                 seconds[nodes[number]] = seconds.get(nodes[number], 0.0) + float(took) / 1000

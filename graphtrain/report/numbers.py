@@ -24,10 +24,10 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes % 60:02d} min" if not days else f"{days} d {hours % 24} h"
 
 
-def counted(value: float) -> str:
+def count(value: float) -> str:
     """A finite count, whole or fractional.
 
-    >>> counted(3), counted(3.0), counted(1.5)
+    >>> count(3), count(3.0), count(1.5)
     ('3', '3', '1.50')
     """
     return f"{value:.0f}" if value == int(value) else f"{value:.2f}"

@@ -27,11 +27,11 @@ _MOST_WAITING = 1024
 
 
 class Means:
-    """Means of named values, weighted by samples, over one or more horizons that are reset independently.
+    """Means of named values, weighted by samples, over one or more intervals that are reset independently.
 
     The sums are in double precision and updated one value at a time, in order: their bits do not depend on when they
     are updated. With `only_finite`, what is added with a loss that is not finite is left out, and every `add` waits for
-    the device. `gather` sends the sums of a horizon to all ranks, and returns those of each.
+    the device. `gather` sends the sums of an interval to all ranks, and returns those of each.
 
     >>> means = Means(("log", "epoch"))
     >>> means.add({"loss": 1.0}, samples=1); means.add({"loss": 4.0}, samples=2)
@@ -41,11 +41,11 @@ class Means:
     ({}, {'loss': 3.0})
     """
 
-    def __init__(self, horizons: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
+    def __init__(self, intervals: tuple[str, ...], gather: Callable[[Sums], list[Sums]] | None = None) -> None:
         self._gather = gather
         self.only_finite = False
         self._waiting: list[tuple[Any, Any, Collection[str]]] = []
-        self._sums: dict[str, Sums] = {horizon: {} for horizon in horizons}
+        self._sums: dict[str, Sums] = {interval: {} for interval in intervals}
 
     def add(self, values: Mapping[str, Any] | torch.Tensor, samples: Any, sums: Collection[str] = ()) -> None:
         """Add the current values, which are means over `samples` samples. Nothing is transferred to the host here.
@@ -66,19 +66,19 @@ class Means:
         if len(self._waiting) >= _MOST_WAITING:
             self.settle()
 
-    def take(self, horizon: str, *, ends: bool = True) -> dict[str, float]:
-        """The means, or other reductions, of all ranks since this horizon was reset; resets it if that `ends` it."""
+    def take(self, interval: str, *, ends: bool = True) -> dict[str, float]:
+        """The means, or other reductions, of all ranks since this interval was reset; resets it if that `ends` it."""
         self.settle()
-        sums = self._sums.get(horizon, {})
+        sums = self._sums.get(interval, {})
         if ends:
-            self._sums[horizon] = {}
+            self._sums[interval] = {}
         whole = added(self._gather(sums)) if self._gather is not None else sums
         return {name: total if samples in REDUCTIONS else total / samples for name, (total, samples) in whole.items()}
 
     def clear(self) -> None:
         """Drop everything added so far."""
         self._waiting.clear()
-        self._sums = {horizon: {} for horizon in self._sums}
+        self._sums = {interval: {} for interval in self._sums}
 
     def settle(self) -> None:
         """Update the sums: one transfer for all tensors that are still on the device."""
@@ -163,13 +163,13 @@ class Recorder:
         self.steps: dict[str, float] = {}
         self.loggers: list[Logger] = []
 
-    def means(self, name: str, horizons: tuple[str, ...] = ()) -> Means:
-        """The running means called `name`, created if missing; a caller that adds to them passes `horizons`."""
+    def means(self, name: str, intervals: tuple[str, ...] = ()) -> Means:
+        """The running means called `name`, created if missing; a caller that adds to them passes `intervals`."""
         if name not in self.running_means:
-            self.running_means[name] = Means(horizons, self._gather)
+            self.running_means[name] = Means(intervals, self._gather)
         means = self.running_means[name]
-        for horizon in horizons:
-            means._sums.setdefault(horizon, {})
+        for interval in intervals:
+            means._sums.setdefault(interval, {})
         return means
 
     @property

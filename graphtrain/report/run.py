@@ -127,10 +127,11 @@ class Run(Recorded):
 
     @cached_property
     def starts(self) -> list[dict[str, Any]]:
-        """When the run was begun and resumed, oldest first.
+        """When the run was started and resumed, oldest first.
 
-        Each has its time, ``started_at_unix_seconds``; the ``checkpoint`` that it was resumed from or None; and what
-        else it has noted: ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code), ``data``.
+        Each has its time, ``started_at_unix_seconds``; the ``checkpoint`` that it resumed from (a name, or the path of
+        one of another run) or None; ``about`` (command and arguments), ``environment`` (versions), ``origin`` (code)
+        and ``data``.
         """
         return [start for start in read_starts(self.path) if {"run", "checkpoint"} <= start.keys()]
 
@@ -150,7 +151,7 @@ class Run(Recorded):
         """What tells runs apart: arguments of `setup`, parameters of the graph, hyper-parameters."""
         parameters = self.status.get("parameters")
         fields = self.manifest.hyper_parameters if self.manifest is not None else {}
-        hyper_parameters = {f"{name}.{key}": value for name, own in fields.items() for key, value in own.items()}
+        hyper_parameters = {f"{name}.{key}": value for name, each in fields.items() for key, value in each.items()}
         return {**self.arguments, **(parameters if isinstance(parameters, Mapping) else {}), **hyper_parameters}
 
     @cached_property
@@ -210,7 +211,8 @@ class Run(Recorded):
         """Why it is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
         position = f"node `{one_line(self.snapshot().position)}`"
         error, *hint = self.error or [""]
-        reason, process = shown(self.status.get("reason") or "a request"), shown(self.status.get("process"))
+        reason, number = shown(self.status.get("reason") or "a request"), self.status.get("process")
+        process = f"process {shown(number)}" if number is not None else "its process"
         if self.state == "failed":
             yield f"it failed in {position}: {error or '?'}"
         elif self.state == "finished":
@@ -219,9 +221,9 @@ class Run(Recorded):
             how = f"at {reason}" if reason.startswith("--") else f"by {error or reason}"
             yield f"it was stopped {how}; next is {position}"
         elif self.state in ACTIVE:
-            yield f"process {process} is running it; next is {position}"
+            yield f"{process} is running it; next is {position}"
         elif self.was_killed:
-            yield f"process {process} is gone: killed, out of memory, its disk was full, or the machine went down"
+            yield f"{process} is gone: killed, out of memory, its disk was full, or the machine went down"
             is_stale = self.newest and not self.status.get("digest")
             yield f"it was last seen before {position}{', by a status older than its checkpoint' if is_stale else ''}"
         else:

@@ -44,7 +44,7 @@ class TensorBoard(RunLogger):
     def __init__(self, folder: str | Path | None = None) -> None:
         imported("tensorboard")
         self._make_writer = imported("torch.utils.tensorboard").SummaryWriter
-        self._given_folder = Path(folder) if folder is not None else None
+        self._chosen_folder = Path(folder) if folder is not None else None
         self._folder = Path()
         self._clocks: tuple[str, ...] = ()
         self._rows = 0
@@ -54,7 +54,7 @@ class TensorBoard(RunLogger):
     def begin(self, beginning: Beginning) -> None:
         """Truncate the files to the rows that are kept, and write what the run is made of."""
         self.close()
-        folder = self._given_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
+        folder = self._chosen_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
         if folder is None:
             raise UsageError("TensorBoard has no folder to write to", "pass run_dir to Trainer, or a folder to this")
         self._folder, self._clocks = folder, beginning.clocks

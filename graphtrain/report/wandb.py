@@ -31,7 +31,8 @@ class WandB(RunLogger):
 
     def __init__(self, project: str = "graphtrain", **settings: Any) -> None:
         self._wandb: Any = imported("wandb")
-        self._given, self._settings = {"project": project, **settings}, dict[str, Any]()
+        self._arguments = {"project": project, **settings}  # of wandb.init, above those of a run
+        self._settings: dict[str, Any] = {}
         self._run: Any = None
         self._rows = self._exit_code = 0
 
@@ -77,7 +78,7 @@ class WandB(RunLogger):
 
     def _log(self, values: dict[str, Any]) -> None:
         if self._run is None:
-            self._run = self._wandb.init(**{**self._settings, **self._given})
+            self._run = self._wandb.init(**{**self._settings, **self._arguments})
             self._run.define_metric("*", step_metric="step")
             self._first = self._run.step  # the service takes nothing for an earlier one
         if values and self._rows >= self._first:

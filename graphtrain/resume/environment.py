@@ -34,7 +34,7 @@ class RunEnvironment:
     origin: Mapping[str, Any]  # `code`: file -> hash; the `script`; the git `revision`
     data: Mapping[str, Any]  # name -> fingerprint
     environment: Mapping[str, Any]  # library versions, machine, threads, numeric flags and the seed
-    about: Mapping[str, Any]  # the `command`, the `arguments` of its `setup` and which of them were `given`, ...
+    about: Mapping[str, Any]  # the `command`, the `arguments` of its `setup` and which of them are `explicit`, ...
 
     def changes(self, saved: Manifest) -> list[str]:
         """What the user has changed since a manifest was written, in words: code, arguments, data and the seed."""
@@ -51,17 +51,17 @@ class RunEnvironment:
         """The names of the data that differ from those of a manifest."""
         return [name for name, facts in self.data.items() if data_changes(saved.data, {name: facts})]
 
-    def compared(self, saved: Manifest, others: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
+    def compared(self, saved: Manifest, other_changes: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
         """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
 
         Arguments:
-            others: other changes, in words.
+            other_changes: other changes, in words.
             lost: state that was not saved or not restored, in words.
         """
         # A field that only another version of graphtrain saves is no change.
         before, now = saved.environment, self.environment
         versions = [f"{name} {before[name]} -> {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
-        if changes := [*lost, *others, *self.changes(saved), *versions]:
+        if changes := [*lost, *other_changes, *self.changes(saved), *versions]:
             listed = ", ".join(one_line(change, _MOST_CHARACTERS) for change in changes)
             return f"{'not exact' if lost else 'exact except for what changed'}: {listed}"
         was_compared = {
@@ -107,7 +107,7 @@ def run_environment(
 
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, after = saved.get("arguments", {}), now.get("arguments", {})
-    names = sorted({*before, *now.get("given", after)})
+    names = sorted({*before, *now.get("explicit", after)})
     pairs = [(name, before.get(name, "default"), after.get(name, "not given")) for name in names]
     return [f"{name} {former} -> {value}" for name, former, value in pairs if before.get(name) != after.get(name)]
 

@@ -94,9 +94,9 @@ def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, s
     """The form of each tensor and a hash of its bytes, by its name; of a sharded one, whose parts differ, the form."""
     values = {}
     for name, tensor in _tensors(resources, with_buffers=with_buffers):
-        form = f"{tensor.dtype} {list(tensor.shape)} ".removeprefix("torch.")
+        description = f"{tensor.dtype} {list(tensor.shape)} ".removeprefix("torch.")
         content = getattr(tensor, "placements", None) or content_hash(tensor.detach(), most_bytes=tensor.nbytes)[:8]
-        values[f"`{name}`"] = f"{form}{content}"
+        values[f"`{name}`"] = f"{description}{content}"
     return values
 
 

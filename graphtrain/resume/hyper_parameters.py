@@ -144,13 +144,13 @@ class HyperParameters:
         valid = {*self.set_up}.union(*covering.values())
         if unknown := next((name for name in names if name not in valid), None):
             raise UsageError(f"from_setup: there is no `{unknown}`", suggestion(unknown, valid))
-        taken = {each for each, own in covering.items() if own.intersection(names)}
+        selected = {each for each, matching in covering.items() if matching.intersection(names)}
         for name in self._resources:
             if schedules := self._schedules_of(name):
                 rates = {f"{name}.{field}" for field in _RATES}
                 together = {each for each in covering if each.partition(".")[0] in schedules or each in rates}
-                taken |= together if taken & together else set()
-        return taken
+                selected |= together if selected & together else set()
+        return selected
 
     def apply(self, chosen: set[str], saved: Values) -> list[str]:
         """Replace loaded hyper-parameters by the chosen ones, as set up now; returns the resources that this changed.
@@ -163,9 +163,9 @@ class HyperParameters:
         """
         for name, set_up in self.set_up.items():
             fields = _fields_of(name, chosen)
-            others = {} if CLASS in fields else saved.get(name, {})
+            kept = {} if CLASS in fields else saved.get(name, {})
             # Functions are always those of now: no checkpoint holds others.
-            self.values[name] = set_up | {f: each for f, each in others.items() if f not in {CLASS, FUNCTIONS, *fields}}
+            self.values[name] = set_up | {f: each for f, each in kept.items() if f not in {CLASS, FUNCTIONS, *fields}}
         loaded = {name: encoded(_state_of(resource)) for name, resource in self._resources.items() if chosen}
         for name, resource in self._resources.items() if chosen else ():
             fields, initial = _fields_of(name, chosen) - {CLASS}, self._initial[name]
@@ -184,8 +184,8 @@ class HyperParameters:
 
     def _schedules_of(self, name: str) -> list[str]:
         """The schedules of an optimizer that can restart."""
-        optimizer, others = self._resources[name], self._resources.items()
-        return [other for other, each in others if _restarts(each) and each.optimizer is optimizer]
+        optimizer, resources = self._resources[name], self._resources.items()
+        return [other for other, each in resources if _restarts(each) and each.optimizer is optimizer]
 
     def _restart(self, names: Iterable[str]) -> None:
         """Restart the schedules of an optimizer, and step them as often as before, at 2 us a step."""
@@ -244,8 +244,8 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
         settings: dict[str, Any] = {}
         for field in dict.fromkeys([field for group in groups for field in group]):
             if field not in ("params", "param_names", "initial_lr"):
-                first, *others = values = [encoded(group.get(field)) for group in groups]
-                settings[field] = values if [each for each in others if not is_equal(each, first)] else first
+                first, *rest = values = [encoded(group.get(field)) for group in groups]
+                settings[field] = values if [each for each in rest if not is_equal(each, first)] else first
         return settings
     settings = {str(key): encoded(value) for key, value in state.items() if key not in (*_MOVING, FUNCTIONS, INNER)}
     for number, inner_state in enumerate(state.get(INNER, ())):

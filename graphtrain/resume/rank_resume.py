@@ -23,10 +23,10 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.gradient_windows import counters_of
-from graphtrain.program.rounds import slots_of_rounds
+from graphtrain.program.rounds import batch_slots
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
-from graphtrain.state.generators import RandomAside, capture_random, named_generators, seed_everything
+from graphtrain.state.generators import PreservedRandom, capture_random, named_generators, seed_everything
 from graphtrain.storage.checkpoint import Checkpoint, read_checkpoint
 from graphtrain.storage.manifest import Manifest
 from graphtrain.storage.named import checkpoint_folder
@@ -82,7 +82,7 @@ def resized(
     Raises:
         CheckpointError: one process has saved it in the middle of a window or a batch.
     """
-    states = dict(sorted(checkpoint.others.items())) or {0: checkpoint.sections}
+    states = dict(sorted(checkpoint.rank_states.items())) or {0: checkpoint.sections}
     first, nodes, rank, before = (
         checkpoint.sections,
         compiled.program.nodes,
@@ -93,26 +93,26 @@ def resized(
     saved = {node.path: first["progress"].get(former[node.path], {}) for node in nodes}
     fetching = [node for node in nodes if node.kind.fetches]
     fetched = {path for node in fetching for path in node.plan_node.own_writes}
-    counted = [saved[node.path].get(field.name) for node, field in counters_of(compiled.program)]
+    counts = [saved[node.path].get(field.name) for node, field in counters_of(compiled.program)]
     gradients = [gradient for of_module in first["gradients"].values() for gradient in of_module.values()]
-    is_open = any(counted) if counted else any(gradient is not None for gradient in gradients)
+    is_open = any(counts) if counts else any(gradient is not None for gradient in gradients)
     if is_open or not fetched.isdisjoint(map(renaming.slot, first["slots"])):
         raise CheckpointError(
             f"{checkpoint.path} was made in the middle of a window or a batch by {before}, and now the number of "
             f"processes is {ranks.world_size}",
             f"resume with {before}, until there is a checkpoint between two windows",
         )
-    with RandomAside(named_generators().values()):
+    with PreservedRandom(named_generators().values()):
         batches = sum(int(saved[node.path].get("batches", 0)) for node in fetching)
         seed_everything(derived_seed(seed, batches, rank))
         random = {**first["random"], **capture_random()}
-    dependent, slots = slots_of_rounds(compiled.program), states[0]["slots"]
-    own = states[rank]["slots"] if rank in states else {}
+    dependent, slots = batch_slots(compiled.program), states[0]["slots"]
+    own_slots = states[rank]["slots"] if rank in states else {}
     sections = {
         **first,
         "progress": _progress(states[0], nodes, former, rank, 1 in (checkpoint.manifest.ranks, ranks.world_size)),
         # Those computed from a batch on the rank that had it, all others on every rank.
-        "slots": {name: own.get(name) if renaming.slot(name) in dependent else slots[name] for name in slots},
+        "slots": {name: own_slots.get(name) if renaming.slot(name) in dependent else slots[name] for name in slots},
         "metrics": _means([state["metrics"] for state in states.values()], rank),
         "random": random,
     }
@@ -148,6 +148,6 @@ def _means(of_ranks: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
     means: dict[str, Any] = {}
     for name in of_ranks[0]:
         named = [sums.get(name, {}) for sums in of_ranks]
-        horizons = dict.fromkeys(horizon for sums in named for horizon in sums)
-        means[name] = {each: added(sums.get(each, {}) for sums in named) if rank == 0 else {} for each in horizons}
+        periods = dict.fromkeys(period for sums in named for period in sums)
+        means[name] = {each: added(sums.get(each, {}) for sums in named) if rank == 0 else {} for each in periods}
     return means

@@ -23,7 +23,7 @@ from graphtrain.program.agreement import error_as_plain, error_of_plain
 from graphtrain.ranks import LostRankError, Ranks
 from graphtrain.resume.equal_ranks import first_difference
 from graphtrain.storage.checkpoint import reason_of
-from graphtrain.storage.manifest import OWN_FACTS, Manifest, SavedCheckpoint
+from graphtrain.storage.manifest import RANK_FACTS, Manifest, SavedCheckpoint
 from graphtrain.storage.rank_files import common_names, manifest_of, write_files
 from graphtrain.storage.state_files import StagedState
 
@@ -78,13 +78,13 @@ class RankSave:
 
     def files(self, folder: Path, facts: Manifest) -> Manifest:
         """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest."""
-        others = range(1, self.ranks.world_size)
+        other_ranks = range(1, self.ranks.world_size)
         try:
             common, report = self._write_files(folder.name, facts)
-            reports = [report, *[self._read(_FILES, rank) for rank in others]]
+            reports = [report, *[self._read(_FILES, rank) for rank in other_ranks]]
         except Exception as error:
             self._fail(reason_of(error))
-            for rank in others:  # the folder is removed once none writes any more
+            for rank in other_ranks:  # the folder is removed once none writes any more
                 with suppress(GraphtrainError):
                     self._read(_FILES, rank)
             raise
@@ -130,8 +130,11 @@ class RankSave:
             )
         previous = self.folder / self.previous if self.previous else None
         files = write_files(folder, self.ranks.rank, state, common, previous)
-        digest, own = state.digest(files if common is None else {}), {name: getattr(facts, name) for name in OWN_FACTS}
-        report = {"files": files, "digest": digest, "own": own}
+        report = {
+            "files": files,
+            "digest": state.digest(files if common is None else {}),
+            "rank_facts": {name: getattr(facts, name) for name in RANK_FACTS},
+        }
         if state.pieces:
             report["not_finite"] = state.weight_that_is_not_finite
         return common, report
@@ -150,8 +153,8 @@ class RankSave:
     def _read(self, topic: str, rank: int) -> Any:
         end, has_ended = time.monotonic() + self.ranks.timeout_seconds, False
         while (data := self.ranks.read(f"{self.key}/{topic}/{rank}", _SLICE_SECONDS)) is None:
-            if self.staged.given_up.is_set():
-                raise CheckpointError("the checkpoint was given up")
+            if self.staged.abandoned.is_set():
+                raise CheckpointError("the checkpoint was abandoned")
             if has_ended:
                 raise RankFailedError(f"rank {rank} ended while a checkpoint was written")
             if time.monotonic() > min(end, self._end):

@@ -12,7 +12,7 @@ from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import nodes_of
 from graphtrain.graph.renaming import Renaming
-from graphtrain.plan.scope import made_resources
+from graphtrain.plan.scope import resource_copies
 from graphtrain.printable import one_line
 from graphtrain.program import run_state
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
@@ -91,7 +91,7 @@ class Restored(NamedTuple):
     sampled: str  # the data of which a sample was compared
 
 
-def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
+def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
     """Restore the state of a checkpoint: the mirror of `capture`.
 
     Raises:
@@ -105,7 +105,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     differences, chosen = _decided(run, checkpoint, options)
 
     # Copies that no node has any more.
-    copies = made_resources(difference.before, compiled.program.resources).keys() & state["resources"].keys()
+    copies = resource_copies(difference.before, compiled.program.resources).keys() & state["resources"].keys()
     # The saved state of a resource of another class is not loaded either.
     as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
     changed = {path: part for path, part in state["reachable"].items() if not is_within(path, copies)}
@@ -206,8 +206,8 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     """Raise unless the loaded state equals the saved one, bit for bit."""
     objects = run.compiled.state
     # Nodes and slots may have other names than they had, by which values in transit are encoded.
-    others = () if is_whole else ("progress", "slots")
-    sections = [name for name in SECTIONS if name in checkpoint.sections and name not in others]
+    incomparable = () if is_whole else ("progress", "slots")
+    sections = [name for name in SECTIONS if name in checkpoint.sections and name not in incomparable]
     saved = checkpoint.digest if is_whole else run_state.digest(objects, state, sections)
     loaded = {**run_state.capture(objects, run.alive, sections), "reachable": state["reachable"]}
     digest = run_state.digest(objects, loaded, sections)

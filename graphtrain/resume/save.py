@@ -100,8 +100,8 @@ class CheckpointWriter:
         compiled, loop = self._run.compiled, self._run.loop
         if transient := compiled.transient(loop.position, loop.ended):
             return self._refuse(f"{quoted(transient)} cannot be saved (declared transient)")
-        if not self._is_alone and (what := self._what_is_open()):
-            return self._refuse(f"{what}, and several ranks save between two windows")
+        if not self._is_alone and (reason := self._why_not_between_windows()):
+            return self._refuse(f"{reason}, and several ranks save between two windows")
         # From here on all ranks have the requests of each.
         if [record for record in self.world.synchronise("save") if record["asked"]] and not loop.ended:
             return self._refuse("what a step function has asked for is granted where ranks synchronise next")
@@ -114,14 +114,14 @@ class CheckpointWriter:
         except UnsaveableError as error:
             if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
-            again = "write it again before it is read, so that it is not alive there"
-            self.way_out = f"{error.hint}; or {again}" if error.hint else again
+            rewrite = "write it again before it is read, so that it is not alive there"
+            self.way_out = f"{error.hint}; or {rewrite}" if error.hint else rewrite
             return self._refuse(error.message)
         self._attempts = 0
         return True
 
-    def _what_is_open(self) -> str:
-        """What another number of ranks could not resume with at this position, in words; nothing at the end."""
+    def _why_not_between_windows(self) -> str:
+        """Why another number of ranks could not resume from this position, in words; empty if it could."""
         compiled, loop = self._run.compiled, self._run.loop
         if loop.ended:
             return ""
@@ -148,7 +148,7 @@ class CheckpointWriter:
             yield
         except KeyboardInterrupt:
             if self._save is not None:
-                self._save.part.staged.given_up.set()
+                self._save.part.staged.abandoned.set()
             # Its thread may still read the buffers.
             self._save, self._staging = None, {}
             raise
@@ -235,7 +235,7 @@ class CheckpointWriter:
                 if weight := staged.weight_that_is_not_finite:
                     known = replace(known, not_finite=weight, way_back=before)
                 new = files.new(known, retentions, values)
-                with new_folder(new.path, staged.given_up) as folder:
+                with new_folder(new.path, staged.abandoned) as folder:
                     manifest = part.files(folder, new.manifest)
                     write_manifest(folder, manifest)
                 written = files.keep(SavedCheckpoint(new.path, manifest), retentions)

@@ -14,7 +14,7 @@ from graphtrain.data.state import DataState
 from graphtrain.graph import EditableGraph
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.renaming import Renaming
-from graphtrain.plan.scope import made_resources
+from graphtrain.plan.scope import resource_copies
 from graphtrain.printable import Notices
 from graphtrain.program import run_state
 from graphtrain.program.agreement import Agreement
@@ -31,13 +31,13 @@ from graphtrain.resume.environment import RunEnvironment, run_environment
 from graphtrain.resume.equal_ranks import prepare_models, require_equal
 from graphtrain.resume.hyper_parameters import HyperParameters
 from graphtrain.resume.setup_change import setup_hashes
-from graphtrain.state.generators import restore_random, seed_everything, seed_given, seed_the_rest
+from graphtrain.state.generators import restore_random, seed_everything, seed_the_rest, torch_seed
 from graphtrain.storage.checkpoint import Checkpoint
 
 
 def other_kinds(difference: Difference) -> list[str]:
     """The paths of nodes that are of another kind now."""
-    return [change.path.partition(".")[0] for change in difference.changes if change.what == "kind"]
+    return [change.path.partition(".")[0] for change in difference.changes if change.category == "kind"]
 
 
 @final
@@ -83,10 +83,10 @@ class Session:
         self.requests = Requests()
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
-        self._made = made_resources(graph, resources)
-        self.resources = with_copies(resources, self._made)
+        self._copies = resource_copies(graph, resources)
+        self.resources = with_copies(resources, self._copies)
         self._takes_seed = seed is None
-        own_seed = seed if seed is not None else seed_given() or 0
+        own_seed = seed if seed is not None else torch_seed() or 0
         self.seed: int = self.world.gather(own_seed)[0] if seed is None else own_seed
         # Ranks with the same seed, which equal models require, would draw the same dropout masks.
         self._reseeds = seed is not None or (ranks.rank > 0 and own_seed == self.seed)
@@ -114,7 +114,7 @@ class Session:
             "seed": self.seed,
         }
         run = self.requests, self.recorder, self.watch
-        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *run, made=self._made)
+        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *run, copies=self._copies)
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
@@ -168,7 +168,7 @@ class Session:
             saved = checkpoint.manifest.environment.get("seed", self.seed)
             if saved != self.seed:
                 self.seed = self._prepared["seed"] = saved
-                self.compile_again()
+                self.recompile()
         if self._prepared["saving"] or checkpoint is not None:
             self.environment = run_environment(
                 self.resources, self._about, deterministic=self._deterministic, seed=self.seed, device=self.device
@@ -215,13 +215,13 @@ class Session:
         self.loop.position, self.loop.ended = position, ended
         return not_restored
 
-    def compile_again(self) -> None:
+    def recompile(self) -> None:
         """Compile the graph for a resume with the same objects; the state of nodes is dropped, as in a new process."""
         former = self.compiled.state
         self.recorder.running_means.clear()  # nodes that are set up again recreate theirs
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
         run = self.requests, self.recorder, self.watch
-        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, made=self._made)
+        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, copies=self._copies)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -234,10 +234,10 @@ class Session:
             moves: True if the state of nodes moves to the graph; False if the run has not begun.
         """
         all_resources = {**self.resources, **resources}
-        newly_made = made_resources(graph, all_resources)
-        all_resources = with_copies(all_resources, newly_made)
-        resources = {**resources, **{name: all_resources[name] for name in newly_made}}
-        made, renaming = self._made | newly_made, Renaming(rename, self.compiled.graph, graph)
+        new_copies = resource_copies(graph, all_resources)
+        all_resources = with_copies(all_resources, new_copies)
+        resources = {**resources, **{name: all_resources[name] for name in new_copies}}
+        copies, renaming = self._copies | new_copies, Renaming(rename, self.compiled.graph, graph)
         former, policy, environment, loop = self.compiled, self.requests.policy, self.environment, self.loop
         # The state of nodes moves to the other graph in memory; resources are the same objects.
         state = run_state.capture(former.state, former.written(), OF_NODES if moves else ("random",))
@@ -249,7 +249,7 @@ class Session:
                 environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
             run = self.requests, self.recorder, self.watch
-            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, made)
+            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, copies)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # that of a removed node no longer applies
                 self.requests.policy = SavePolicy()
@@ -278,5 +278,6 @@ class Session:
         finally:
             run_state.restore(former.state, state, ("random",))
         self.requests.retentions = compiled.retentions
-        self.resources, self._prepared, self.environment, self._made = all_resources, prepared, environment, made
+        self.resources, self._copies = all_resources, copies
+        self._prepared, self.environment = prepared, environment
         self.hyper_parameters = hyper_parameters

@@ -35,27 +35,28 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
 
     hashes: dict[str, str] = {}
     for entry in snapshot.entries():
-        if entry.is_covered and entry.category != "module":
+        if entry.is_saved_elsewhere and entry.category != "module":
             continue
         kind = KINDS.get(entry.category)
         contents = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
-        own: list[Any] = [len(entry.parts)]
+        parts: list[Any] = [len(entry.parts)]
         if kind is not None and kind.is_named:
-            own = []
+            parts = []
             for name, part in zip(*contents, strict=True):
-                path, is_saved = place_of(entry, name), name in entry.ignored | entry.covered
+                path, is_saved = place_of(entry, name), name in entry.ignored | entry.in_state_dict
                 if not (is_saved or name.startswith(OF_THE_COMPILER) or snapshot.is_excluded(path)):
                     hashes[path] = hashed(part)
         elif not entry.is_data:
             keys = [by_id[key].path if type(key) is int and key in by_id else key for key in contents[0]]
-            own = [entry.stamp, keys, set(contents[1]) if entry.category == "set" else contents[1]]
+            parts = [entry.stamp, keys, set(contents[1]) if entry.category == "set" else contents[1]]
             if entry.category == "array" and not entry.value.flags.writeable:  # it is not saved
-                own.append(content_hash(entry.value))
-        what = entry.value.func if entry.category == "partial" else entry.code
+                parts.append(content_hash(entry.value))
+        definition = entry.value.func if entry.category == "partial" else entry.code
         if entry.category in ("function", "class"):
-            what = entry.value.__qualname__
-            what = entry.value.__code__.co_code if what.endswith("<lambda>") else what  # they have no names
-        hashes[entry.path] = hashed(what, *own)
+            definition = entry.value.__qualname__
+            if definition.endswith("<lambda>"):  # lambdas have no names
+                definition = entry.value.__code__.co_code
+        hashes[entry.path] = hashed(definition, *parts)
     return hashes
 
 

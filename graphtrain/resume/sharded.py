@@ -48,11 +48,11 @@ def _with_parts(value: Any, replace_part: Callable[[Any], Any]) -> Any:
     if not isinstance(value, dict) and type(value) not in (list, tuple, collections.deque):
         return value
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
-    others = {key: other for key, part in pairs if (other := replace_part(part)) is not part}
-    if not others:
+    changed_parts = {key: other for key, part in pairs if (other := replace_part(part)) is not part}
+    if not changed_parts:
         return value
     changed: Any = [*value] if isinstance(value, tuple) else copy.copy(value)  # with the versions in a `state_dict`
-    for key, other in others.items():
+    for key, other in changed_parts.items():
         changed[key] = other
     return tuple(changed) if isinstance(value, tuple) else changed
 

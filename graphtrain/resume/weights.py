@@ -55,15 +55,15 @@ def load_weights(
 
 
 def read_fitting(
-    module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, what: str
+    module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, heading: str
 ) -> dict[str, torch.Tensor]:
     """The weights in files that fit a module, by name, as `fitting`; of those sharded in it, the parts of a rank."""
-    names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, what)
+    names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, heading)
     if hasattr(type(module), SHARDED):
         from graphtrain.resume.sharded import read_as_sharded  # which few runs need
 
         saved = read_as_sharded({key: stored[key] for key in names}, module, rank)
     else:
         saved = {key: stored[key].read() for key in names}
-    fitting(module, saved, only, what)  # tied weights have to have equal values
+    fitting(module, saved, only, heading)  # tied weights have to have equal values
     return saved

@@ -11,10 +11,10 @@ _MOST_NODES = 1_000
 
 
 def keeps_graph(tensor: torch.Tensor) -> bool:
-    """True for a tensor through which a backward pass can still reach a parameter.
+    """True for a tensor from which a backward pass can still reach a parameter.
 
-    Not if an operation has freed its saved values: then the tensor is kept only for its values. In a very large graph
-    only the operations nearest to the tensor are examined.
+    False if an operation has freed its saved values: then the tensor is kept only for its value. Of a very large graph,
+    only the 1,000 operations nearest to the tensor are examined.
 
     >>> weight = torch.ones(2, requires_grad=True)
     >>> kept = (weight * weight).sum()
@@ -27,15 +27,15 @@ def keeps_graph(tensor: torch.Tensor) -> bool:
         if _has_been_freed(operation):
             return False
         reaches_a_leaf |= getattr(getattr(operation, "variable", None), "requires_grad", False)
-        for further, _ in operation.next_functions:
-            if further is not None and further not in known and len(operations) < _MOST_NODES:
-                known.add(further)
-                operations.append(further)
+        for next_operation, _ in operation.next_functions:
+            if next_operation is not None and next_operation not in known and len(operations) < _MOST_NODES:
+                known.add(next_operation)
+                operations.append(next_operation)
     return reaches_a_leaf
 
 
 def _has_been_freed(operation: Any) -> bool:
-    """True for an operation whose saved values a backward pass has freed; reading them then fails."""
+    """True for an operation whose saved values a backward pass has freed: reading them fails."""
     try:
         for name in (each for each in dir(operation) if each.startswith("_raw_saved_")):
             raw = getattr(operation, name)

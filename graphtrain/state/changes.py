@@ -1,8 +1,8 @@
-"""What has changed since a snapshot: encoded, or reported where it cannot be; and put back.
+"""What has changed since a snapshot: saved, or reported where it cannot be; and restored.
 
-The common case costs one comparison by identity per object: it holds the very same objects as before. What holds others
-is encoded; values are compared by value. Tensors, arrays and generators are encoded whenever nothing else saves them;
-those of data, only if they look changed. What a checkpoint does not list is put back as it was in the snapshot.
+The common case costs one comparison by identity per object: it still holds the same objects. An object that holds other
+objects is encoded, unless they are equal values. Tensors, arrays and generators are always encoded if nothing else
+saves them; those of data only if a hash has changed. A restore resets what a checkpoint does not list to the snapshot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from graphtrain.storage.strides import without_repeats
 Section = Mapping[str, Any]
 
 OTHER_SUBMODULES = "has other submodules than it was set up with"
-# What to do about what has changed and cannot be saved, by category.
+# The remedies for objects that have changed and cannot be saved, by category.
 _REMEDIES = {
     "file": "open it when it is read",
     "run": "nest its graph in that of this run, or make it within the step",
@@ -41,11 +41,11 @@ _REMEDIES = {
 
 
 class StateChanges(NamedTuple):
-    """What has changed.
+    """What has changed since a snapshot.
 
     Attributes:
-        section: the form in a checkpoint: path -> change.
-        unknown: a line for everything that has changed, or may have, and cannot be saved.
+        section: path -> change, as a checkpoint holds it.
+        unknown: a notice for everything that has changed, or may have, and cannot be saved.
         writer: the writer that encoded it; None if nothing was examined.
     """
 
@@ -57,12 +57,14 @@ class StateChanges(NamedTuple):
 NO_CHANGES = StateChanges({}, [])
 
 
-def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[str, Any] | None = None) -> StateChanges:
+def changes_since(
+    snapshot: StateSnapshot, data: str | None = None, states: Mapping[str, Any] | None = None
+) -> StateChanges:
     """What has changed since a snapshot.
 
     Arguments:
-        data: the name of a root; only what is reachable from it. Default: everything.
-        states: path -> the present `state_dict` of an object. Default: read where needed.
+        data: the name of data, to restrict this to what is reachable from it. Default: everything.
+        states: path -> the present `state_dict` of an object, if already read. Default: read where needed.
     """
     known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
     finder = _Finder(snapshot, known)
@@ -81,7 +83,7 @@ def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[st
 
 @final
 class _Finder:
-    """Compares objects with what they held, and encodes what they hold now."""
+    """Compares objects with the snapshot, and encodes what they hold now."""
 
     def __init__(self, snapshot: StateSnapshot, states: States) -> None:
         self._snapshot, self._states = snapshot, states
@@ -89,9 +91,9 @@ class _Finder:
         self.unknown: list[str] = []
 
     def change(self, entry: Entry) -> dict[str, Any] | None:
-        """The change of an object; None if there is none, or if it cannot be saved, which is noted."""
+        """The change of an object; None if there is none, or if it cannot be saved, which is reported."""
         value, category = entry.value, entry.category
-        if category == "tensor" and entry.is_covered and not value.__dict__:
+        if category == "tensor" and entry.is_saved_elsewhere and not value.__dict__:
             return None  # as most are
         if category in KINDS and category != "function" and type(value) is entry.code:
             keys, parts = contents_of(entry)
@@ -110,14 +112,14 @@ class _Finder:
             return None
         if category == "module":
             stamps = zip(("submodules", "hooks", "parameters or buffers"), entry.stamp, stamp_of(entry), strict=True)
-            others = [what for what, before, now in stamps if before != now]
-            self.unknown += [f"{path} has other {what} than it was set up with" for what in others]
+            changed = [part for part, before, now in stamps if before != now]
+            self.unknown += [f"{path} has other {part} than it was set up with" for part in changed]
         elif entry.stamp is not None and stamp_of(entry) == entry.stamp:
             return None
         if category in _REMEDIES:
-            what = f"it is a {type(value).__module__}.{type(value).__qualname__} that"
+            name = f"{type(value).__module__}.{type(value).__qualname__}"
             has = "has" if entry.stamp is not None else "may have"  # an iterator, or a trainer
-            raise UnsaveableError(path, f"{what} {has} changed: {_REMEDIES[category]}")
+            raise UnsaveableError(path, f"it is a {name} that {has} changed: {_REMEDIES[category]}")
         if category == "generator":
             return {"state": generator_of(value).get_state()}
         if category in ("tensor", "array"):
@@ -125,9 +127,9 @@ class _Finder:
         code = value.__code__ if category == "function" else type(value)
         is_lazy = category == "module" and issubclass(entry.code, LazyModuleMixin)  # until its first batch
         if code is not entry.code and not is_lazy:
-            self.unknown.append(f"{shown_path(path)} was given another class or other code, which is not saved")
+            self.unknown.append(f"{shown_path(path)} has another class or other code now, which is not saved")
         kind = KINDS.get(category)
-        if kind is None or category == "tuple" or (entry.is_covered and category != "module"):
+        if kind is None or category == "tuple" or (entry.is_saved_elsewhere and category != "module"):
             return None
         keys, parts = contents_of(entry)
         if is_equal(keys, entry.keys) and is_equal(parts, entry.parts):
@@ -144,7 +146,7 @@ class _Finder:
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
-            # Hooks of weight_norm, spectral_norm and prune compute it before each use: its graph is used again.
+            # Hooks of weight_norm, spectral_norm and prune recompute it before each use: its graph is not needed.
             sources = entry.value._parameters.keys() if entry.category == "module" else ()
             is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
             try:
@@ -166,7 +168,7 @@ class _Finder:
             kept = [pair for pair in pairs if not (entry.is_data and is_reopened(pair[1]))]
         elif entry.category == "set":
             kept = set(parts)
-            if all(type(part) is int for part in parts):  # put back as a resume does: do they come in this order?
+            if all(type(part) is int for part in parts):  # does restoring it give the same order?
                 kind.put(trial := set(entry.parts), parts, ())
                 if tuple(trial) != parts:
                     self.unknown.append(f"{shown_path(path)} is a set in an order that is not saved: use a list")
@@ -177,19 +179,19 @@ class _Finder:
         value, path = entry.value, entry.path
         attributes = value.__dict__ if entry.category == "tensor" else {}
         names = [name for name in attributes if not name.startswith(OF_THE_COMPILER)]
-        if names and self._snapshot.reachable.find(attributes) is None:  # one that had attributes is listed with them
-            raise UnsaveableError(path, f"it was given attributes: {', '.join(names)}; set them in `setup`")
-        if entry.is_covered:
+        if names and self._snapshot.reachable.find(attributes) is None:  # attributes of set-up are listed
+            raise UnsaveableError(path, f"training added attributes to it: {', '.join(names)}; set them in `setup`")
+        if entry.is_saved_elsewhere:
             return None
         if not is_saveable(value):
             raise UnsaveableError(path, f"it is a {type(value).__qualname__} that has changed")
         if entry.category == "array":
             self.writer.count(value.nbytes, path)
             if (value.shape, value.dtype) != entry.keys:
-                raise UnsaveableError(path, "it has another shape or type than it had: bind a new array instead")
+                raise UnsaveableError(path, "its shape or dtype has changed in place: assign a new array instead")
             return {"array": numpy.asarray(value)}
         self.writer.count(value.numel() * value.element_size(), path)
-        if value.grad_fn is not entry.code:  # else `setup` makes it again
+        if value.grad_fn is not entry.code:  # else `setup` creates it again
             self.writer.note_graph(value, path)
         change: dict[str, Any] = {"tensor": value.detach()}
         if value.is_leaf:
@@ -200,7 +202,7 @@ class _Finder:
 
 
 def _lines_about_modules(known: Collection[str], assigned: Collection[str]) -> Iterator[str]:
-    """A line for each module of the user with variables that was first imported during a run: they were not listed."""
+    """A notice for each module of the user that was first imported during the run: its variables are not listed."""
     constant = ("value", "function", "class", "skipped", "opaque")
     # Code generated by a compiler, as into a module of torch, is in separate files.
     if late := sorted(each for each in sys.modules.keys() - known if is_users(each) and is_users(each.split(".")[0])):
@@ -209,28 +211,28 @@ def _lines_about_modules(known: Collection[str], assigned: Collection[str]) -> I
         named = {each: part for each, part in vars(sys.modules[name]).items() if not each.startswith("__")}
         variables = [each for each in named if each in assigned or category_of(type(named[each])) not in constant]
         if variables:
-            what = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
-            yield f"the module {name} was imported during the run, {what}"
+            consequence = f"so its variables ({', '.join(variables)}) are not saved: import it before the run begins"
+            yield f"the module {name} was imported during the run, {consequence}"
 
 
 # ---- restoring
 
 
-def restore(
+def restore_changes(
     snapshot: StateSnapshot,
     section: Mapping[str, Any],
     data: str | None = None,
     reader: StateReader | None = None,
 ) -> None:
-    """Restore what nothing else saves: what has changed as it was changed, all else as it was in the snapshot.
+    """Apply saved changes to the objects of a snapshot, and reset everything else to it.
 
     Arguments:
-        section: that of `StateChanges`.
-        data: the name to which the changes were restricted.
-        reader: finds or makes the objects of the section. Default: a new one.
+        section: as in `StateChanges`.
+        data: the name of data to which the changes were restricted. Default: they were not.
+        reader: decodes the section. Default: a new one.
 
     Raises:
-        CheckpointError: something that had changed no longer exists, or cannot be made.
+        CheckpointError: an object that had changed no longer exists, or a new one cannot be created.
     """
     with _naming("the state outside the resources"):
         section, reader = dict(section), reader or StateReader(snapshot, section)
@@ -242,7 +244,7 @@ def restore(
             continue
         with _naming(f"the state of `{shown_path(path)}`"):
             if path not in snapshot.reachable.by_path:
-                hint = f'make it again in `setup`; or leave it out, if nothing depends on it: not_state=["{path}"]'
+                hint = f'create it in `setup`; or exclude it, if nothing depends on it: not_state=["{path}"]'
                 raise CheckpointError("it does not exist now", hint)
             _apply(snapshot, snapshot.reachable.by_path[path], change, reader)
     if data is None:  # loading may have written into memory that data views
@@ -252,13 +254,13 @@ def restore(
 
 
 def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None:
-    """Put back what an object held: the very same objects.
+    """Let an object hold the same objects as in the snapshot.
 
-    Attributes of data that cannot be encoded, such as an iterator over itself, stay where drawing has left them.
+    Attributes of data that cannot be encoded, such as an iterator over the data, stay as drawing has left them.
     """
     kind = KINDS.get(entry.category)
     is_constant = isinstance(entry.value, tuple | frozenset)
-    if kind is None or is_constant or not entry.is_entered or (entry.is_covered and entry.category != "module"):
+    if kind is None or is_constant or not entry.is_entered or (entry.is_saved_elsewhere and entry.category != "module"):
         return
     keys, parts = kind.contents(entry.value)
     if is_identical(keys, entry.keys) and is_identical(parts, entry.parts):
@@ -305,11 +307,11 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
         case {"items": items} if kind is not None and not kind.is_named and category != "tuple":
             kind.put(value, reader.unpack(items), ())
         case _:
-            raise CheckpointError("it is of another type now")
+            raise CheckpointError("its type has changed")
 
 
 def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, Any]) -> None:
-    """Put values and gradient, in place where the shape is the same: others may share the memory."""
+    """Restore values and gradient, in place if the shape is the same: other tensors may share the memory."""
     with torch.no_grad():
         if (tensor.shape, tensor.dtype, tensor.layout) != (saved.shape, saved.dtype, saved.layout):
             tensor.data = saved
@@ -318,7 +320,7 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
             values = saved[tuple(map(slice, target.shape))]
             try:
                 target.copy_(values)
-            except RuntimeError:  # several elements are one, as in windows that overlap: NumPy takes that
+            except RuntimeError:  # several elements share memory, as in overlapping windows: NumPy can copy to that
                 numpy.copyto(target.numpy(), values.numpy())
         else:
             tensor.copy_(saved)
@@ -328,10 +330,10 @@ def _put_tensor(tensor: torch.Tensor, saved: torch.Tensor, change: Mapping[str, 
 
 
 @contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """A context in which any failure is an error that names what is restored."""
+def _naming(subject: str) -> Iterator[None]:
+    """A context in which a failure becomes a CheckpointError that names what is restored."""
     try:
         yield
     except (CheckpointError, *MALFORMED) as error:
         message, hint = getattr(error, "message", error), getattr(error, "hint", "")
-        raise CheckpointError(f"{what} cannot be restored: {message}", hint) from None
+        raise CheckpointError(f"{subject} cannot be restored: {message}", hint) from None

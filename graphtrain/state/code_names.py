@@ -1,4 +1,4 @@
-"""The names in code."""
+"""The names that functions use: globals, attributes, imported modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Names(NamedTuple):
-    """The names in code."""
+    """The names that a code object uses."""
 
     variables: frozenset[str]  # globals
     attributes: frozenset[str]  # some of which may be those of modules
@@ -28,19 +28,19 @@ _OPERATIONS = (
 
 @functools.cache
 def names_in(code: types.CodeType) -> Names:
-    """The names in code, including those in nested functions.
+    """The names that a code object uses, including those in nested functions.
 
     >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
     ['pi']
     """
-    found: tuple[set[str], ...] = (set(), set(), set(), set())
+    names_by_field: tuple[set[str], ...] = (set(), set(), set(), set())
     for each in dis.get_instructions(code):
-        for names, parts in zip(found, _OPERATIONS, strict=True):
+        for names, parts in zip(names_by_field, _OPERATIONS, strict=True):
             for part in parts:
                 if part in each.opname:
                     names.add(each.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            for names, inner in zip(found, names_in(constant), strict=True):
+            for names, inner in zip(names_by_field, names_in(constant), strict=True):
                 names |= inner
-    return Names(*map(frozenset, found))
+    return Names(*map(frozenset, names_by_field))

@@ -1,11 +1,11 @@
-"""Values with references to the objects of a run: encoded, and decoded in another process.
+"""Encode values that refer to objects of the run, and decode them in another process.
 
-An object that a `state_dict` saves is referred to by its place there, any other that is reachable by its path, a
-repeated one by its number. So two places that held one object hold one again. A tensor or an array in the memory of
-such an object is a view of it again; other memory that is shared is reported.
+A reference is the place of an object in a `state_dict`, the path of any other reachable object, or the number of a new
+one. So two attributes that held one object hold one object after a resume. A tensor or an array in the memory of a
+referenced one is a view of it after a resume; other shared memory is reported.
 
-Decoded data may come from a stranger. Nothing is imported and nothing is called: classes and functions are those
-defined in modules of the user that are already imported; objects are their attributes.
+Decoded data may come from an untrusted file. Nothing is imported and nothing is called: classes and functions are those
+defined in modules of the user that are already imported, and objects are created from their attributes.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from graphtrain.storage.value_types import DTYPES, type_of
 MOST_BYTES = 256 * 2**20
 _IN_MEMORY = ("tensor", "array")
 
-# The categories of objects that are changed in place, and can be found where others hold them too.
+# The categories of objects that are changed in place, so that a reference to one must lead to the same object.
 _CONTAINERS = frozenset({"list", "mapping", "set", "object"})
 
-# Errors from data that no `StateWriter` has made.
+# The errors that data raises which is not from a `StateWriter`.
 MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 
 
 @final
 class StateWriter(Encoder):
-    """Encodes values in terms of reachable objects.
+    """Encodes values that may refer to reachable objects.
 
     Attributes:
-        is_in_transit: True while values between nodes are encoded.
-        lost: a line for each new value of which a resume cannot restore its graph, or what shares its memory.
+        is_in_transit: True while the values of slots are encoded.
+        lost: a notice for each new value whose autograd graph or shared memory a resume cannot restore.
     """
 
     keeps_order = True
@@ -58,15 +58,15 @@ class StateWriter(Encoder):
         self.is_in_transit = self.refuses_graphs = self._has_graph = False
         self.lost: list[str] = []
         self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
-        self._others: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
+        self._saved_elsewhere: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
         self._bytes = 0
 
     def pack(self, value: Any, path: str, part: str = "") -> Encoded:
-        """A value, encoded.
+        """Encode a value.
 
         Arguments:
             path: its path, for messages.
-            part: a unique name. Default: the path.
+            part: a unique name, for references to objects in it. Default: the path.
 
         Raises:
             UnsaveableError: it, or something in it, cannot be encoded.
@@ -82,48 +82,49 @@ class StateWriter(Encoder):
             del self.lost[lost:]
             raise
 
-    def begin_transit(self, others: Mapping[str, Any]) -> None:
-        """Encode values between nodes from now on, of any size: they may refer to the objects of all that was encoded.
+    def begin_transit(self, saved_elsewhere: Mapping[str, Any]) -> None:
+        """From now on, encode the values of slots: of any size, with references also to objects encoded before.
 
         Arguments:
-            others: path -> tensor or array that is saved elsewhere, to which nothing can refer.
+            saved_elsewhere: path -> tensor or array that is saved in another section, to which no value can refer.
         """
         self.is_in_transit = self.refuses_graphs = True
-        self._others = others
+        self._saved_elsewhere = saved_elsewhere
 
     def count(self, size: int, path: str) -> None:
         """Count saved bytes.
 
         Raises:
-            UnsaveableError: there are too many.
+            UnsaveableError: the limit is exceeded.
         """
         if self._bytes + size > MOST_BYTES and not self.is_in_transit:
-            raise UnsaveableError(path, f"it is beyond {MOST_BYTES >> 20} MiB that are saved without a `state_dict`")
+            most = f"more than {MOST_BYTES >> 20} MiB would be saved without a `state_dict`"
+            raise UnsaveableError(path, f"{most}: {REMEDY}")
         self._bytes += size
 
     def note_graph(self, tensor: torch.Tensor, path: str) -> None:
-        """Note that a tensor is saved without its graph, once."""
+        """Report once that a tensor is saved without its autograd graph."""
         if not self._has_graph and keeps_graph(tensor):
             self._has_graph = True
             self.lost.append(f"{shown_path(path)} {KEEPS_GRAPH}")
 
     def note_states(self) -> None:
-        """Note what optimizers have made in the memory of something else."""
+        """Report state that optimizers have created as views of other memory."""
         for place, part in self._of_optimizers:
-            is_made = isinstance(part, torch.Tensor) and id(part) not in self._reachable.made_states
+            is_new = isinstance(part, torch.Tensor) and id(part) not in self._reachable.initial_states
             is_listed = self._reachable.find(part) is not None
-            if ".state[" in place and is_made and (is_listed or part._base is not None):
+            if ".state[" in place and is_new and (is_listed or part._base is not None):
                 self._note_sharing(place, [pair for pair in self._memory.sharing(part) if pair[0] != place])
 
     def _note_sharing(self, path: str, near: Sequence[tuple[str, Any]]) -> None:
         for other, _ in near[:1]:
-            what = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
-            self.lost.append(f"{shown_path(path)} {what}")
+            problem = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
+            self.lost.append(f"{shown_path(path)} {problem}")
 
     # ---- values other than plain data
 
     def describe(self, value: Any, path: str, depth: int) -> Any:
-        """A reference to an object that exists, or the form of a new one; None for plain data.
+        """A reference to an existing object, or the description of a new one; None for plain data.
 
         Raises:
             UnsaveableError: it cannot be encoded.
@@ -136,7 +137,7 @@ class StateWriter(Encoder):
         return self._new_object(value, category, path, depth)
 
     def _reference(self, value: Any, category: Category, path: str) -> Any:
-        """The reference to what a resumed process has; None for a new object."""
+        """The reference to an object that a resumed process has too; None for a new object."""
         kind = type(value)
         if isinstance(value, enum.Enum) and value.name in kind.__members__:
             return tagged("member", *name_of(kind, path), value.name)
@@ -145,9 +146,9 @@ class StateWriter(Encoder):
         if category == "value" or (category in ("tuple", "set") and is_constant(value)):
             return None  # equal ones may be one object, or two
         entry = self._reachable.find(value)
-        # By its place first: loading may fill another object than the one that training has bound there.
+        # By its place first: loading may fill another object than the one that training has assigned there.
         is_placed = category in _IN_MEMORY or (self.is_in_transit and category in _CONTAINERS)
-        if is_placed if entry is None else entry.is_covered:
+        if is_placed if entry is None else entry.is_saved_elsewhere:
             known = self._places_in_transit if self.is_in_transit else self._places
             if (place := known.get(id(value))) is not None:
                 return tagged("at", place)
@@ -177,14 +178,14 @@ class StateWriter(Encoder):
         raise UnsaveableError(path, f"it is a new {kind.__qualname__}{layout}: {REMEDY}")
 
     def _view(self, value: Any, path: str, depth: int) -> Any:
-        """The form of a new tensor or array as a view of another one; None for its values."""
+        """The description of a new tensor or array as a view of another; None if its values are to be saved."""
         is_tensor = isinstance(value, torch.Tensor)
-        if is_tensor:  # with its graph it could not be saved; code that keeps one computes it again
+        if is_tensor:  # its graph cannot be saved; code that keeps a graph computes it again
             self.note_graph(value, path)
         memory = self._memory_in_transit if self.is_in_transit else self._memory
         near = [(other, owner) for other, owner in memory.sharing(value) if owner is not value]
         for other, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
-            if other not in self._others and (view := view_of(value, owner)) is not None:
+            if other not in self._saved_elsewhere and (view := view_of(value, owner)) is not None:
                 reference = self.encode(owner, path, depth + 1)
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
@@ -207,20 +208,20 @@ class StateWriter(Encoder):
 
     @functools.cached_property
     def _places_in_transit(self) -> dict[int, str]:
-        """Also of what other objects with a `state_dict` have, which may themselves be encoded before."""
+        """Also of what other objects with a `state_dict` hold: they are encoded before the slots."""
         return self._places | {id(value): place for place, value in places(self._stateful, ["object"])}
 
     @functools.cached_property
     def _memory_in_transit(self) -> MemoryIndex:
-        """Also those that other objects have, or that a `state_dict` alone leads to."""
-        for place, value in (*places(self._stateful, ["object"]), *self._others.items()):
+        """Also of what other objects hold, and of what only a `state_dict` leads to."""
+        for place, value in (*places(self._stateful, ["object"]), *self._saved_elsewhere.items()):
             if self._reachable.find(value) is None:
                 self._memory.add(place, value)
         return self._memory
 
     @functools.cached_property
     def _memory(self) -> MemoryIndex:
-        """The tensors and arrays that have a place or a path, and new ones."""
+        """The tensors and arrays that have a place or a path, and those that were encoded as new."""
         listed = (each for each in self._reachable.by_path.values() if each.category in _IN_MEMORY)
         named = ((each.path, each.value) for each in listed if not self._snapshot.is_excluded(each.path))
         pairs = (*self._placed, *named)
@@ -229,10 +230,10 @@ class StateWriter(Encoder):
 
 @final
 class StateReader(Decoder):
-    """Finds or makes the values encoded by a `StateWriter`.
+    """Decodes what a `StateWriter` has encoded: finds the objects that it refers to, and creates new ones.
 
     Arguments:
-        section: holds the encoded values, in nested mappings.
+        section: the encoded values, in nested mappings.
     """
 
     def __init__(self, snapshot: StateSnapshot, section: Any) -> None:
@@ -242,14 +243,14 @@ class StateReader(Decoder):
         self._values: dict[str, Any] = {}
 
     def unpack(self, encoded: Any) -> Any:
-        """The value.
+        """Decode a value.
 
         Raises:
-            CheckpointError: it refers to something that does not exist, or that must not be made.
-            one of `MALFORMED`: no `StateWriter` has made it.
+            CheckpointError: it refers to an object that does not exist, or that may not be created.
+            one of `MALFORMED`: it is not from a `StateWriter`.
         """
         if not isinstance(encoded, Encoded):
-            raise CheckpointError(f"a value described as {str(encoded)[:100]} cannot be made")
+            raise CheckpointError(f"no value can be created from {str(encoded)[:100]}")
         part = encoded.part
         if part not in self._values:
             before, self._part, self._shared[part] = self._part, part, []
@@ -258,7 +259,7 @@ class StateReader(Decoder):
         return self._values[part]
 
     def shared(self, part: str, number: int) -> Any:
-        """The object with a number in a part, which is decoded first."""
+        """The object with a number in a part, which is decoded first if needed."""
         if part not in self._shared and part in self._encoded:
             self.unpack(self._encoded[part])
         return super().shared(part, number)
@@ -268,15 +269,15 @@ class StateReader(Decoder):
         return dict(places(self._stateful))
 
     def resolve(self, name: str, parts: list[Any]) -> Any:
-        """The object that is referred to, or a new one: empty first, for what it holds may refer to it."""
+        """The referenced object, or a new one, which is created empty because its contents may refer to it."""
         match name, parts:
             case "at" | "id", [str(path)]:
                 entry = self._reachable.by_path.get(path)
                 value = entry.value if entry is not None else None
-                if entry is None or entry.is_covered:
+                if entry is None or entry.is_saved_elsewhere:
                     value = self._places.get(path, value)
                 if value is None:
-                    raise CheckpointError(f"`{path}`, which the saved run had, does not exist now")
+                    raise CheckpointError(f"`{path}` existed in the saved run, and does not exist now")
                 return value if name == "at" else id(value)
             case "named", [str(module), str(named)]:
                 return found_by_name(module, named)
@@ -294,11 +295,11 @@ class StateReader(Decoder):
                     value = self.add(kind.__new__(kind))
                     KINDS["object"].put(value, {key: self.decode(part) for key, part in attributes.items()}, ())
                     return value
-        raise CheckpointError(f"a value described as {str([name, *parts])[:100]} cannot be made")
+        raise CheckpointError(f"no value can be created from {str([name, *parts])[:100]}")
 
 
 def _encoded_in(section: Any) -> Iterator[Encoded]:
-    """The values in nested mappings; those of progress come last, which has what data was when its epoch began too."""
+    """The encoded values in nested mappings, those of progress last: it has older values under the same names."""
     if isinstance(section, Encoded):
         yield section
     elif isinstance(section, Mapping):
@@ -312,7 +313,7 @@ def _encoded_in(section: Any) -> Iterator[Encoded]:
 def places(
     stateful: Mapping[str, Any], categories: Collection[str] = ("module", "optimizer", "object")
 ) -> Iterator[tuple[str, Any]]:
-    """What the `state_dict` of objects of these categories may save, and gradients, with the place of each."""
+    """What the `state_dict` of objects of these categories may save, and gradients: the place and value of each."""
     for path, value in stateful.items():
         category = category_of(type(value))
         if category not in categories:
@@ -342,10 +343,10 @@ def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """A value, and the parts of nested containers that can be changed in place, with the path of each.
+    """A value that can be changed in place, and those nested in it: the path and value of each.
 
     Arguments:
-        around: the identities of the containers that it is in: one that holds itself is walked once.
+        around: the identities of the containers that it is in: one that contains itself is walked once.
     """
     category = category_of(type(value))
     if category in _CONTAINERS or category in _IN_MEMORY:
@@ -362,18 +363,18 @@ def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tu
 
 
 def is_plain_class(kind: Any) -> bool:
-    """True for an importable class of the user's own whose objects are their attributes, and nothing else."""
+    """True for an importable class of the user whose objects consist of their attributes and nothing else."""
     if not isinstance(kind, type) or category_of(kind) != "object" or "<" in kind.__qualname__:
         return False
     special = ("__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__")
     methods = [vars(base)[name] for base in kind.__mro__[:-1] for name in special if name in vars(base)]
-    # A decorator of classes makes some: that of frozen dataclasses, and of attrs.
+    # The decorators of frozen dataclasses and of attrs add some.
     modules = {getattr(method, "__globals__", {}).get("__name__") for method in methods}
     return is_users(kind.__module__) and modules <= {"dataclasses", "attr._make"}
 
 
 def name_of(value: Any, path: str) -> tuple[str, str]:
-    """The module and the name of a class or function, by which `found_by_name` finds it."""
+    """The module and the name by which `found_by_name` finds a class or function."""
     module, name = value.__module__, value.__qualname__
     with suppress(CheckpointError):
         if found_by_name(module, name) is value:
@@ -382,7 +383,7 @@ def name_of(value: Any, path: str) -> tuple[str, str]:
 
 
 def found_by_name(module: str, name: str) -> Any:
-    """A class or function that a module of the user's own defines, or the class of members of an enumeration."""
+    """A class or function that an imported module of the user defines, or any enumeration class."""
     value: Any = sys.modules.get(module)
     for part in name.split("."):
         value = vars(value).get(part) if isinstance(value, types.ModuleType | type) else None

@@ -1,4 +1,4 @@
-"""One hash of values, and equality: equal values have equal hashes, in every process."""
+"""Hashes and equality of values of any type: equal values have equal hashes in every process."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ MOST_BYTES = 2**30
 MOST_ITEMS = 1_000_000
 _SAMPLES = 1_024
 
-# Hashed at once: other threads wait for the interpreter that long.
+# How many items are hashed at once: other threads wait for the interpreter meanwhile.
 _MOST_AT_ONCE = 4_096
 _ITEMS_BETWEEN_PAUSES = 64
 
 
 def _plain(value: Any) -> list[Any]:
-    """What msgpack has no form for: an integer beyond 64 bits, of which Python may refuse the decimal digits, too."""
+    """A value that msgpack cannot encode; integers beyond 64 bits as hexadecimal, which has no limit of digits."""
     return [tuple.__name__, *value] if type(value) is tuple else [hex(value) if isinstance(value, int) else repr(value)]
 
 
 @final
 class ContentHash:
-    """A hash of the contents of values at any depth.
+    """A hash of the contents of values, nested to any depth.
 
-    Functions and classes count by their names; locks, files, iterators and hidden state by their types. Beyond bounds
-    1,024 elements of each tensor count, and the lengths of containers.
+    Functions and classes are hashed by name; locks, files, iterators and hidden state by type. Once the limits are
+    reached, a tensor is hashed by 1,024 of its elements, and a container by its length.
 
     Arguments:
-        place_of: returns the place of an object that is compared separately, which counts instead of it; None for all
-            others.
-        most_bytes: the bound for tensors and arrays.
-        pauses: True lets other threads run at intervals.
+        place_of: returns the path of an object that is compared separately, which is hashed instead of the object; None
+            for any other. Default: none is.
+        most_bytes: the limit for all tensors and arrays together. Default: 1 GiB.
+        pauses: True to let other threads run at intervals. Default: False.
 
     Attributes:
-        hexdigest: returns the hash of what was added.
-        is_whole: False if something was beyond the bounds.
+        hexdigest: returns the hash of what was added so far.
+        is_whole: False once a limit was reached.
 
     >>> def hashed(value):
     ...     content = ContentHash(); content.add(value); return content.hexdigest()
@@ -73,7 +73,7 @@ class ContentHash:
         self.is_whole = True
 
     def add(self, value: Any, place: str = "") -> None:
-        """Add a value; with its place, if `place_of` knows it."""
+        """Add a value; one that `place_of` knows is added by its contents if `place` is given."""
         if place:
             self._text(place)
             self._add_content(value)
@@ -147,7 +147,7 @@ class ContentHash:
     # ---- tensors and arrays
 
     def _step(self, size: int, count: int) -> int:
-        """From an element that counts to the next one, of a tensor or an array of this many bytes and elements."""
+        """The distance between the hashed elements of a tensor or array of this many bytes and elements."""
         self._bytes += size
         is_within = self._bytes <= self._most_bytes
         self.is_whole &= is_within
@@ -181,7 +181,7 @@ def _of_a_frame(value: Any) -> list[Any]:
 
 
 def content_hash(value: Any, *, most_bytes: int = MOST_BYTES) -> str:
-    """A hash of the contents of a value; of a sample of a tensor or an array above this many bytes."""
+    """A hash of the contents of a value; beyond this many bytes, of a sample of each tensor and array."""
     content = ContentHash(most_bytes=most_bytes)
     content.add(value)
     return content.hexdigest()
@@ -192,20 +192,20 @@ def is_identical(now: Sequence[Any], before: Sequence[Any]) -> bool:
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-def hold_the_same(one: Any, other: Any) -> bool:
-    """True if `is_equal`, also for two containers of such values, one of which may be a copy.
+def have_equal_contents(before: Any, now: Any) -> bool:
+    """True if `is_equal`, and for containers of equal values, such as a copy of a list.
 
-    >>> hold_the_same({"names": {"a", "b"}}, {"names": {"b", "a"}}), hold_the_same([0.0], [-0.0])
+    >>> have_equal_contents({"names": {"a", "b"}}, {"names": {"b", "a"}}), have_equal_contents([0.0], [-0.0])
     (True, False)
     """
-    if is_equal(one, other):
+    if is_equal(before, now):
         return True
-    if category_of(type(one)) not in IN_CONTAINERS:
+    if category_of(type(before)) not in IN_CONTAINERS:
         return False
-    before, now = ContentHash(), ContentHash()
-    before.add(one)
-    now.add(other)
-    return before.is_whole and now.is_whole and before.hexdigest() == now.hexdigest()
+    contents = ContentHash(), ContentHash()
+    for content, value in zip(contents, (before, now), strict=True):
+        content.add(value)
+    return all(content.is_whole for content in contents) and contents[0].hexdigest() == contents[1].hexdigest()
 
 
 def is_equal(before: Any, now: Any) -> bool:

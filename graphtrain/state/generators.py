@@ -1,4 +1,4 @@
-"""Random generators of any type, behind one interface: Python's, NumPy's, torch's; and the global ones."""
+"""Random generators of Python, NumPy and torch behind one interface; and the global ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TWISTER_BYTES = 625 * 4
 
 
 class AnyGenerator(NamedTuple):
-    """The interface of a generator of any type.
+    """The interface of a random generator of any type.
 
     Attributes:
-        get_state: returns plain data that a checkpoint can hold.
-        set_state: takes what `get_state` returned.
-        seed: takes a number.
+        get_state: returns its state, as plain data that a checkpoint can hold.
+        set_state: restores a state that `get_state` returned.
+        seed: seeds it with an integer.
     """
 
     get_state: Callable[[], Any]
@@ -33,7 +33,10 @@ class AnyGenerator(NamedTuple):
 
 
 def generator_of(value: Any) -> AnyGenerator:
-    """A generator of any type, which `category_of` tells; not one without a state, such as `random.SystemRandom`.
+    """The interface of a random generator.
+
+    Raises:
+        TypeError: it is no generator, or has no state, such as `random.SystemRandom`.
 
     >>> numbers = numpy.random.default_rng(3); generator = generator_of(numbers); state = generator.get_state()
     >>> first = numbers.random(); generator.set_state(state); numbers.random() == first
@@ -60,15 +63,15 @@ def generator_of(value: Any) -> AnyGenerator:
     raise TypeError(f"a {type(value).__name__} is no random generator")
 
 
-# ---- the global generators of the processor
+# ---- the global generators of the CPU
 
 
 @final
 class NumpyGlobal:
-    """NumPy's global generator: read in 1 us and restored in 2 us while it is unchanged, for which NumPy takes 25 us.
+    """NumPy's global generator. Reading an unchanged state takes 1 us and restoring it 2 us; NumPy takes 25 us.
 
-    Its memory is compared with that of the state read last, and copied back; the second of a pair of normal numbers is
-    kept elsewhere.
+    Its memory is compared with that of the state read last, and copied back. That does not cover the cached second
+    number of a pair of normal numbers: with one, NumPy's own functions are called.
     """
 
     _bytes, _state = b"", dict[str, Any]()
@@ -104,7 +107,7 @@ HOST: Mapping[str, AnyGenerator] = {
     "numpy": generator_of(numpy.random.mtrand._rand)._replace(get_state=_NUMPY.get_state, set_state=_NUMPY.set_state),
     "torch": generator_of(torch.default_generator),
 }
-"""The global generators of the processor."""
+"""The global generators of the CPU."""
 
 
 def same_state(state: Any, other: Any) -> bool:
@@ -130,7 +133,7 @@ def seed_everything(seed: int) -> None:
 
 
 def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
-    """Seed the global generators of the processor, and others. `torch.manual_seed` costs 130 us, this 6 us."""
+    """Seed the global generators of the CPU, and others. `torch.manual_seed` alone costs 130 us, this 6 us."""
     for generator in itertools.chain(HOST.values(), generators):
         generator.seed(seed)
 
@@ -138,15 +141,15 @@ def seed_all(seed: int, generators: Iterable[AnyGenerator] = ()) -> None:
 _AT_IMPORT = {"torch": torch.initial_seed(), **{name: HOST[name].get_state() for name in ("python", "numpy")}}
 
 
-def seed_given() -> int | None:
-    """The seed of torch; None if it was not seeded, so that the seed is from the operating system."""
+def torch_seed() -> int | None:
+    """The seed of torch's default generator; None if nobody has set one, so that it came from the operating system."""
     seed = torch.initial_seed()
     return None if seed == _AT_IMPORT["torch"] and seed >= 2**32 else seed % 2**63
 
 
 def seed_the_rest(seed: int) -> None:
     """Seed those generators of Python, NumPy and torch that were not seeded or used since graphtrain was imported."""
-    if seed_given() is None:
+    if torch_seed() is None:
         torch.manual_seed(seed)
     for name in ("python", "numpy"):
         if same_state(HOST[name].get_state(), _AT_IMPORT[name]):
@@ -154,7 +157,7 @@ def seed_the_rest(seed: int) -> None:
 
 
 def named_generators() -> dict[str, AnyGenerator]:
-    """The global generators of the processor, and of the devices in use, as ``cuda:0``."""
+    """The global generators of the CPU, and of the devices in use, by name: ``"cuda:0"``."""
     generators = {**HOST}
     for device in DEVICES:
         module: Any = getattr(torch, device)
@@ -167,22 +170,22 @@ def named_generators() -> dict[str, AnyGenerator]:
 
 
 def capture_random() -> dict[str, Any]:
-    """The state of every global generator, as plain data and tensors."""
+    """The state of every global generator by name, as plain data and tensors."""
     return {name: generator.get_state() for name, generator in named_generators().items()}
 
 
 def restore_random(captured: Mapping[str, Any]) -> None:
-    """Restore every global generator; the states of devices that are not in use now are left out."""
+    """Restore every global generator; states of devices that are not in use now are ignored."""
     for name, generator in named_generators().items():
         if name in captured:
             generator.set_state(captured[name])
 
 
 def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """What was captured, for the devices in use now; and what that changes, in words.
+    """A captured state for the devices in use now, and how their number differs, in words.
 
-    A run may be resumed on the CPU, on another device, or where there are more of them. Generators of further devices
-    stay as they are. Nothing is changed, and the words are empty, if there are as many.
+    A run may be resumed on the CPU, on another type of device, or on more devices, whose generators stay as they are.
+    The text is empty if there are as many as before.
 
     >>> fitted_random(capture_random())[1]
     ''
@@ -196,15 +199,15 @@ def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     return fitted, ", ".join(words)
 
 
-class RandomAside:
-    """A context whose draws leave no trace: generators are restored after it. It is reusable.
+class PreservedRandom:
+    """A reusable context that restores random generators at its end, whatever was drawn within it.
 
     Arguments:
-        generators: Default: the global ones of the processor (14 us a time, most of it Python's; without devices, so
-            nothing synchronises). `named_generators` includes those of devices.
+        generators: those to restore. Default: the global ones of the CPU (14 us each time, without synchronising a
+            device). `named_generators` includes those of devices.
 
     >>> seed_all(0); expected = torch.rand(1); seed_all(0)
-    >>> with RandomAside():
+    >>> with PreservedRandom():
     ...     _ = torch.rand(3)
     >>> bool(torch.rand(1) == expected)
     True

@@ -1,4 +1,4 @@
-"""The kinds of objects: the category of each type, and how contents are read and put back."""
+"""The kinds of objects: the category of each type, and how contents are read and restored."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Category = str
 """A name in `TABLE`."""
 
 Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
-"""The keys, none for a sequence, and the parts."""
+"""Keys and parts; a sequence has no keys."""
 
 MOST_COMPARED = 100_000
 CONTAINERS = (
@@ -48,7 +48,7 @@ CONTAINERS = (
 CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
 _VALUES = (*CONSTANTS, *STANDARD, enum.Enum, numpy.generic, torch.Size, pathlib.PurePath)
 
-# Not state of the training: code that makes one when needed makes it again after a resume.
+# Not state of the training: code that creates one when needed does so after a resume too.
 LEFT_ALONE = (
     types.ModuleType, logging.Logger, threading.Thread, threading.Event, threading.Condition,
     threading.Semaphore, threading.Barrier, type(threading.Lock()), type(threading.RLock()),
@@ -70,8 +70,8 @@ WATCHED: Mapping[Any, Callable[[Any], Any]] = {
         lambda memory: numpy.frombuffer(memory, "u1"),
     ),
 }
-# What stands for another object, and the attribute that has it: methods of objects in C, and functions with a cache.
-STANDS_FOR: dict[type, str] = {
+# Wrappers, which are followed to the object that they wrap: type -> attribute.
+WRAPPER_ATTRIBUTES: dict[type, str] = {
     types.BuiltinFunctionType: "__self__",
     type(functools.cache(len)): "__wrapped__",
     staticmethod: "__wrapped__",
@@ -83,7 +83,7 @@ STANDS_FOR: dict[type, str] = {
 _OPAQUE_PACKAGES = frozenset({
     "PIL", "datasets", "h5py", "lmdb", "pandas", "pyarrow", "tensorboard", "tqdm", "wandb", "zarr",
 })  # fmt: skip
-# Of these, classes written in C hold nothing that training changes: compiled code, or settings.
+# Classes of these packages that are written in C hold nothing that training changes: compiled code, or settings.
 _HARMLESS = frozenset({
     "_cffi_backend", "builtins", "collections", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack",
     "numpy", "onnxruntime", "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors",
@@ -96,13 +96,13 @@ _OPAQUE_MODULES = (
     "graphtrain.", "torch._", "torch.autograd", "torch.cuda", "torch.distributed", "torch.fx", "torch.jit",
     "torch.profiler", "torch.utils.hooks", "torch.utils.tensorboard",
 )  # fmt: skip
-# Of the standard library these are data; others are files, processes and connections.
+# Modules of the standard library whose objects are data; others are files, processes and connections.
 _DATA_OF_PYTHON = frozenset({
     "argparse", "builtins", "collections", "configparser", "contextlib", "queue", "string", "types", "_hashlib",
     "_queue",
 })  # fmt: skip
 
-# The attributes that a class lists here are not state of the run: they are made again when needed.
+# A class lists here the attributes that are not state of the run: they are recreated when needed.
 NOT_STATE = "_graphtrain_not_state"
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -111,11 +111,11 @@ _INSTALLS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 def _cached(function: F) -> F:
-    """`functools.cache`, of whose results the type checker knows that types are hashable."""
+    """`functools.cache`; the type checker does not know that types are hashable."""
     return functools.cache(function)  # type: ignore[return-value]
 
 
-# ---- contents of objects, and how they are put back
+# ---- contents of objects, and how they are restored
 
 
 @dataclass(eq=False)
@@ -148,7 +148,7 @@ def _attributes(value: Any) -> Contents:
 
 
 def _put_named(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> None:
-    """Past the methods of a class that set attributes; of code only what is state."""
+    """Set and remove attributes, without `__setattr__` of the class; of functions and classes only what is state."""
     is_code = isinstance(value, type | types.FunctionType | types.CellType)
     base: Any = type if isinstance(value, type) else object
     attributes = value.values if isinstance(value, Namespace) else getattr(value, "__dict__", {})
@@ -187,7 +187,7 @@ def _put_all(value: Any, parts: Any, removed: Any) -> None:
 
 
 def _settings_of(*names: str) -> Callable[[Any], Contents]:
-    """The contents of objects with these attributes, two at least."""
+    """A function that returns these attributes of an object, two at least, as its contents."""
     values_of = operator.attrgetter(*names)
     return lambda value: (names, values_of(value))
 
@@ -214,13 +214,13 @@ def _of_namespace(value: Namespace) -> Contents:
 
 
 class ObjectKind(NamedTuple):
-    """A kind of objects.
+    """How objects of a category are read and restored.
 
     Attributes:
-        types: the classes of such objects, with classes derived from them. None: `category_of` has a rule for it.
-        contents: returns the present contents. None: they are not looked at.
-        put: sets the parts of some keys, and removes other keys; of a sequence or a mapping, sets everything. None: a
-            tensor, an array or a generator is saved by its value, and any other kind is reported if it changes.
+        types: their classes, with subclasses. Empty: `category_of` has a rule for the category.
+        contents: returns the present contents of an object. None: they are not examined.
+        put: sets some parts by key, and removes other keys; of a container, replaces everything. None: tensors, arrays
+            and generators are saved by value, and a change of anything else is reported.
     """
 
     types: Any = ()
@@ -235,7 +235,7 @@ class ObjectKind(NamedTuple):
 
 _GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
 
-# The first that fits counts.
+# The first row that has a type decides.
 TABLE: Mapping[Category, ObjectKind] = {
     "value": ObjectKind(_VALUES),
     "skipped": ObjectKind((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom)),
@@ -265,7 +265,7 @@ TABLE: Mapping[Category, ObjectKind] = {
 KINDS = {category: kind for category, kind in TABLE.items() if kind.contents is not None}
 """The kinds of objects with contents."""
 IN_CONTAINERS = frozenset(category for category, kind in KINDS.items() if not kind.is_named)
-"""Those whose parts have numbers, keys, or, in a set, neither."""
+"""The categories of containers: sequences, mappings and sets."""
 
 
 @_cached
@@ -315,7 +315,7 @@ def is_users(module_name: str | None) -> bool:
 
 
 def is_reopened(value: Any) -> bool:
-    """True for what data reopens when needed: a closed file, an archive, or a memory map that is only read."""
+    """True for what data reopens when needed: a closed file, an archive, a read-only memory map."""
     if isinstance(value, io.IOBase | numpy.memmap):
         return value.closed if isinstance(value, io.IOBase) else not value.flags.writeable
     return type(value).__module__.partition(".")[0] in ("h5py", "lmdb", "tarfile", "zipfile")

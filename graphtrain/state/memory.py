@@ -17,7 +17,7 @@ Named = list[tuple[str, Any]]
 
 @final
 class MemoryIndex:
-    """Named tensors and arrays by the memory that they are in: regions that do not overlap, by their addresses."""
+    """Named tensors and arrays by address, in regions of memory that do not overlap."""
 
     def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
         self._regions: list[tuple[int, int, Named]] = []  # where each begins and ends, and what is in it
@@ -40,7 +40,7 @@ class MemoryIndex:
         self._regions[near] = [(min(starts), max(ends), [*itertools.chain(*named)])]
 
     def sharing(self, value: Any) -> Named:
-        """Those that may share a byte with a tensor or an array."""
+        """Those whose memory range overlaps that of a tensor or an array."""
         start, end = span_of(value)
         near = [pair for _, _, named in self._regions[self._near(start, end)] for pair in named]
         return [pair for pair in near if start < span_of(pair[1])[1] and span_of(pair[1])[0] < end]
@@ -53,9 +53,9 @@ class MemoryIndex:
 
 
 def span_of(value: Any) -> tuple[int, int]:
-    """The addresses of the first byte of a tensor or an array, and of that after its last; 0 and 0 if it has none.
+    """The memory range of a tensor or an array: the addresses of its first byte and after its last; (0, 0) for none.
 
-    Read-only memory does not count: all may share it.
+    Read-only arrays have none: they may share memory without harm.
     """
     try:
         if isinstance(value, torch.Tensor) and value.is_contiguous():  # of which there may be 100,000
@@ -72,10 +72,9 @@ def span_of(value: Any) -> tuple[int, int]:
 
 
 def view_of(value: Any, owner: Any) -> list[Any] | None:
-    """A tensor or an array as a view of another: dtype, shape, and strides and offset from its first byte, in bytes.
+    """Describe a tensor or an array as a view of another: dtype, shape, and strides and offset in bytes.
 
-    None if there is no such description: it is not within the elements of the other, which have no gaps, is of another
-    class, or is conjugated when it is read.
+    None if that is not possible: it is not within the memory of the other, that has gaps, or its type is no plain one.
     """
     (first, last), (start, end) = span_of(value), span_of(owner)
     if first < start or last > end or end - start > owner.nbytes:
@@ -91,7 +90,11 @@ def view_of(value: Any, owner: Any) -> list[Any] | None:
 
 
 def viewed(owner: Any, dtype: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-    """The view of a tensor or an array that `view_of` describes; an error if it is not within."""
+    """The view of a tensor or an array that `view_of` describes.
+
+    Raises:
+        ValueError, TypeError, RuntimeError: it is not within its memory, or would be a view of Python objects.
+    """
     if isinstance(owner, torch.Tensor):
         memory = torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
     else:

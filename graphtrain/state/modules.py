@@ -1,4 +1,4 @@
-"""The state of modules beyond `state_dict`: modes, frozen flags, buffers that it leaves out, and their forms."""
+"""The state of modules beyond `state_dict`: modes, frozen flags, buffers that it leaves out, and their shapes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,34 @@ from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import without_repeats
 
 # A shape, a dtype and strides.
-_TensorForm = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
+_TensorMetadata = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
 
 
 @final
-class ModuleForm:
-    """The parameters and buffers of a module at set-up, so that a save detects changes of them."""
+class ModuleStructure:
+    """The parameters and buffers of a module at set-up, with which each save compares the present ones."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._set_up = {name: (held[key], _form_of(held[key])) for name, held, key in _tensors(module)}
+        self._set_up = {
+            name: (container[key], _metadata_of(container[key])) for name, container, key in _tensors(module)
+        }
         self._graphs = {tensor.grad_fn for tensor, _ in self._set_up.values() if tensor is not None}
 
     def is_changed(self, name: str, tensor: torch.Tensor | None) -> bool:
         """True if a parameter or buffer was added, filled, emptied, or has another shape, dtype or strides."""
-        return name not in self._set_up or self._set_up[name][1] != _form_of(tensor)
+        return name not in self._set_up or self._set_up[name][1] != _metadata_of(tensor)
 
     def lost(self, path: str, module: torch.nn.Module) -> list[str]:
-        """A line for parameters that have changed, which a resume could not load, and one for a buffer with a graph."""
-        now, lines, changed = {name: held[key] for name, held, key in _tensors(module)}, list[str](), list[str]()
+        """A notice about parameters that have changed, which a resume could not load, and one about a graph."""
+        now, lines, changed = (
+            {name: container[key] for name, container, key in _tensors(module)},
+            list[str](),
+            list[str](),
+        )
         for name in {**self._set_up, **now}:
-            tensor, (before, form) = now.get(name), self._set_up.get(name, (None, None))
+            tensor, (before, metadata) = now.get(name), self._set_up.get(name, (None, None))
             is_parameter = isinstance(tensor if before is None else before, torch.nn.Parameter)
-            is_other = tensor is not before or (form is not None and form != _form_of(tensor))
+            is_other = tensor is not before or (metadata is not None and metadata != _metadata_of(tensor))
             if name not in self._set_up or (is_parameter and is_other):
                 changed.append(name)
             elif not lines and tensor is not None and tensor.grad_fn not in self._graphs and keeps_graph(tensor):
@@ -48,22 +54,22 @@ class ModuleForm:
 def _tensors(
     module: torch.nn.Module, *kinds: str
 ) -> Iterator[tuple[str, MutableMapping[str, torch.Tensor | None], str]]:
-    """Every place of a parameter or buffer, also an empty one: its name, what holds it, and its key there."""
+    """Every parameter and buffer, including None: its name, the dictionary that holds it, and its key there."""
     for prefix, owner in plainly_named(module.named_modules()):
-        for held in (getattr(owner, kind) for kind in kinds or ("_parameters", "_buffers")):
-            for key in held.keys():  # noqa: SIM118 - that of a scripted module is no mapping
-                yield (f"{prefix}.{key}" if prefix else key), held, key
+        for container in (getattr(owner, kind) for kind in kinds or ("_parameters", "_buffers")):
+            for key in container.keys():  # noqa: SIM118 - that of a scripted module is no mapping
+                yield (f"{prefix}.{key}" if prefix else key), container, key
 
 
-def _form_of(tensor: torch.Tensor | None) -> _TensorForm | None:
+def _metadata_of(tensor: torch.Tensor | None) -> _TensorMetadata | None:
     if tensor is None or torch.nn.parameter.is_lazy(tensor):
         return None
     return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout is torch.strided else ()
 
 
 def is_lazy(module: torch.nn.Module) -> bool:
-    """True for a module with parameters or buffers whose shape is set by the first batch."""
-    tensors = (held[key] for _, held, key in _tensors(module))
+    """True for a module with parameters or buffers whose shape only the first batch decides."""
+    tensors = (container[key] for _, container, key in _tensors(module))
     return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for tensor in tensors)
 
 
@@ -78,8 +84,8 @@ def _finish_lazy(module: torch.nn.Module) -> None:
                 inner.__class__ = inner.cls_to_become
 
 
-def capture_module(module: torch.nn.Module, form: ModuleForm) -> dict[str, Any]:
-    """The state of a module that `state_dict` leaves out, except gradients, and buffers that it could not load."""
+def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[str, Any]:
+    """The state of a module beyond `state_dict`, without gradients; also buffers that could not be loaded from it."""
     saved, parameters = weights_of(module, keep_vars=True), dict(plainly_named(module.named_parameters()))
     identities = {id(value) for value in saved.values()}
     return {
@@ -87,9 +93,9 @@ def capture_module(module: torch.nn.Module, form: ModuleForm) -> dict[str, Any]:
         "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {
-            name: held[key]
-            for name, held, key in _tensors(module, "_buffers")
-            if name not in saved or form.is_changed(name, held[key])
+            name: container[key]
+            for name, container, key in _tensors(module, "_buffers")
+            if name not in saved or structure.is_changed(name, container[key])
         },
         # A `state_dict` of the user may leave out parameters that it considers frozen, or round them.
         "parameters": {
@@ -101,14 +107,14 @@ def capture_module(module: torch.nn.Module, form: ModuleForm) -> dict[str, Any]:
 
 
 def fit_buffers(module: torch.nn.Module, saved: Mapping[str, torch.Tensor | None]) -> None:
-    """Give buffers that training filled, emptied or reshaped their saved form, into which weights can be loaded."""
-    for name, held, key in [*_tensors(module, "_buffers")]:
-        if name in saved and _form_of(held[key]) != _form_of(saved[name]):
-            held[key] = saved[name]
+    """Give buffers that training filled, emptied or reshaped their saved shape, so that weights can be loaded."""
+    for name, container, key in [*_tensors(module, "_buffers")]:
+        if name in saved and _metadata_of(container[key]) != _metadata_of(saved[name]):
+            container[key] = saved[name]
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Restore what `capture_module` took, once weights are loaded.
+    """Restore what `capture_module` returned, after weights are loaded.
 
     Raises:
         CheckpointError: the module no longer has such a buffer or parameter.
@@ -120,7 +126,7 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
     fit_buffers(module, state["buffers"])
-    buffers: dict[str, Any] = {name: held[key] for name, held, key in _tensors(module, "_buffers")}
+    buffers: dict[str, Any] = {name: container[key] for name, container, key in _tensors(module, "_buffers")}
     with torch.no_grad():
         for name, saved in state["buffers"].items():
             if name not in buffers:

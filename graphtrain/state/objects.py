@@ -9,9 +9,9 @@ import torch
 
 from graphtrain.names import plainly_named
 from graphtrain.state.kinds import is_users
-from graphtrain.state.modules import ModuleForm, is_lazy
+from graphtrain.state.modules import ModuleStructure, is_lazy
 from graphtrain.state.optimizers import ParameterGroups, copied_into, load_optimizer
-from graphtrain.state.reachable import held_by_state, state_of
+from graphtrain.state.reachable import saved_by_state_dict, state_of
 from graphtrain.state.weights import load_weights
 
 MISFITS = (RuntimeError, ValueError, KeyError, TypeError)
@@ -20,37 +20,41 @@ MISFITS = (RuntimeError, ValueError, KeyError, TypeError)
 
 @final
 class SavedObjects:
-    """Objects with a `state_dict`, by path.
+    """Objects with a `state_dict`.
 
     Arguments:
-        stateful: all of them.
-        former: those of the run so far, whose forms are kept. Default: all forms are noted now.
+        stateful: path -> object.
+        former: those of the run so far; for objects that are still there, their structure at set-up is taken from it.
+            Default: the present structure is recorded for all.
 
     Attributes:
-        modules, optimizers: the modules and optimizers among them.
-        forms: what the modules are made of at set-up; `groups` likewise, of optimizers.
+        modules, optimizers: the modules and optimizers among them, by path.
+        structures: the parameters and buffers of each module at set-up; `groups` has the parameter groups of each
+            optimizer.
     """
 
     def __init__(self, stateful: Mapping[str, Any], former: SavedObjects | None = None) -> None:
         self.stateful = dict(stateful)
         self.modules = {name: each for name, each in stateful.items() if isinstance(each, torch.nn.Module)}
         self.optimizers = {name: each for name, each in stateful.items() if isinstance(each, torch.optim.Optimizer)}
-        self.forms = {name: ModuleForm(module) for name, module in self.modules.items()}
+        self.structures = {name: ModuleStructure(module) for name, module in self.modules.items()}
         self.groups = {name: ParameterGroups(optimizer) for name, optimizer in self.optimizers.items()}
         if former is not None:
             kept = {name for name, value in former.stateful.items() if self.stateful.get(name) is value}
-            self.forms |= {name: form for name, form in former.forms.items() if name in kept}
+            self.structures |= {name: structure for name, structure in former.structures.items() if name in kept}
             self.groups |= {name: groups for name, groups in former.groups.items() if name in kept}
 
     def lost(self) -> list[str]:
-        """A line for each change of modules, or else of optimizers, that a resume could not load."""
-        of_modules = [line for name, form in self.forms.items() for line in form.lost(name, self.modules[name])]
+        """A notice about each change of modules, or else of optimizers, that a resume could not load."""
+        of_modules = [
+            line for name, structure in self.structures.items() for line in structure.lost(name, self.modules[name])
+        ]
         return of_modules or [
             line for name, groups in self.groups.items() for line in groups.lost(name, self.optimizers[name])
         ]
 
     def is_lazy(self) -> bool:
-        """True as long as a module waits for its first batch to make its parameters."""
+        """True as long as a module waits for its first batch to create its parameters."""
         return any(map(is_lazy, self.modules.values()))
 
     def weights(self) -> dict[str, set[str]]:
@@ -64,7 +68,7 @@ class SavedObjects:
                 yield path, name, parameter
 
     def trained_in_evaluation_mode(self) -> list[str]:
-        """The trained modules that are in evaluation mode as a whole, as pretrained ones are."""
+        """The paths of the trained modules that are in evaluation mode, as pretrained ones often are."""
         groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
         trained = {id(parameter) for group in groups for parameter in group["params"]}
         return [
@@ -74,10 +78,10 @@ class SavedObjects:
         ]
 
     def load(self, path: str, state: Any, *, strict: bool = True) -> None:
-        """Load a `state_dict`; with `strict=False`, that of a module may be a part of it.
+        """Load a `state_dict` into an object; with `strict=False`, that of a module may be incomplete.
 
         Raises:
-            one of `MISFITS`: it does not fit.
+            one of `MISFITS`: it does not fit the object.
         """
         value = self.stateful[path]
         if path in self.modules:
@@ -86,9 +90,9 @@ class SavedObjects:
         if path in self.optimizers:
             load_optimizer(value, state)
             return
-        # Others may hold what the state of an object of the user has; those of torch share parts among themselves.
+        # Other objects may refer to what an object of the user saves; torch's share parts among themselves.
         is_own = is_users(type(value).__module__)
-        parts = {name: getattr(value, name) for name in (held_by_state(value, state_of(value)) if is_own else ())}
+        parts = {name: getattr(value, name) for name in (saved_by_state_dict(value, state_of(value)) if is_own else ())}
         value.load_state_dict(state)
         for name, part in parts.items():
             if (loaded := getattr(value, name, part)) is not part and copied_into(part, loaded) is part:

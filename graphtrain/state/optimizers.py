@@ -17,20 +17,20 @@ from graphtrain.state.kinds import KINDS, category_of
 from graphtrain.storage.files import uncollected
 
 NO_RESUME = "a resume with this `setup` is refused, or not exact"
-"""A part of each line about parameters that no resume can load as they are."""
+"""Part of every notice about parameters that no resume can load."""
 
 CHANGED = (
     f"{{}} changed since `setup`: {{}}; {NO_RESUME}: make all of it in `setup`, and let training switch it on "
     "(docs/gallery.md, A model that grows)"
 )
-"""Such a line, about a thing and how it is now."""
+"""Such a notice, about an object and how it has changed."""
 
 _NO_PATH = "a parameter"
 
 
 @final
 class ParameterGroups:
-    """The parameter groups that an optimizer was set up with, and the paths of the parameters in those it has."""
+    """The parameter groups of an optimizer at set-up, and the paths of the parameters in its present ones."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.set_up = [list(group["params"]) for group in optimizer.param_groups]
@@ -38,7 +38,7 @@ class ParameterGroups:
         self._paths: list[str] = []
 
     def paths(self, optimizer: torch.optim.Optimizer, paths: Callable[[], Mapping[int, str]]) -> list[str]:
-        """The paths of the parameters in each group, as one text, which is quick to save.
+        """The paths of the parameters in each group, joined to one text, which is faster to save than a list.
 
         Arguments:
             paths: returns identity -> path; called only if the groups have changed.
@@ -51,7 +51,7 @@ class ParameterGroups:
         return self._paths
 
     def lost(self, path: str, optimizer: torch.optim.Optimizer) -> list[str]:
-        """A line if a resume with the same `setup` could not load the groups, or not add them again."""
+        """A notice if a resume with the same `setup` could neither load the groups nor add those that are new."""
         before, now = self.set_up, [group["params"] for group in optimizer.param_groups]
         added = "\n".join(self._paths[len(before) :]).split("\n")
         if len(now) >= len(before) and all(map(is_identical, now, before)) and _NO_PATH not in added:
@@ -83,7 +83,7 @@ def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     """Load an optimizer's state, with the dtypes that were saved: `load_state_dict` casts to those of parameters."""
     optimizer.load_state_dict(state)
     groups, states = state.get("param_groups"), state.get("state")
-    if not isinstance(groups, list) or not isinstance(states, Mapping):  # of a form of the user's
+    if not isinstance(groups, list) or not isinstance(states, Mapping):  # from a `state_dict` of the user
         return
     numbers = [number for group in groups for number in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -104,9 +104,9 @@ def _as_saved(saved: Any, loaded: Any) -> Any:
 
 @contextmanager
 def kept_groups(optimizers: Iterable[Any]) -> Iterator[None]:
-    """A context in which states are loaded into optimizers, whose groups are the same objects after it.
+    """A context for loading states into optimizers, which keep their parameter groups and states as objects.
 
-    `load_state_dict` replaces them by copies, but others may hold them: a step function its group, groups one rate.
+    `load_state_dict` replaces them by copies, but other objects may refer to them, such as a step function to a group.
     """
     former = [(each, each.param_groups, [*map(dict, each.param_groups)], each.state) for each in optimizers]
     yield
@@ -120,7 +120,7 @@ def kept_groups(optimizers: Iterable[Any]) -> Iterator[None]:
 
 
 def copied_into(present: Any, loaded: Any) -> Any:
-    """The loaded value, in the tensor or container that was there before, which others may hold, if it fits."""
+    """The loaded value, copied into the present tensor or container if it fits: other objects may refer to that."""
     if isinstance(present, torch.Tensor) and isinstance(loaded, torch.Tensor):
         if (present.shape, present.dtype, present.device) != (loaded.shape, loaded.dtype, loaded.device):
             return loaded

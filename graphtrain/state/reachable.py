@@ -1,7 +1,7 @@
-"""Everything that a run can reach from its resources: each object once, breadth first, under its first path.
+"""All objects that are reachable from the resources of a run: each object once, breadth first, under its first path.
 
-Paths read as Python does: ``model.0.p``, ``train_data.dataset.cache['a']``, ``training_step<count>`` for a variable of
-the enclosing function, ``__main__:COUNT`` for a global of a module of the user.
+Paths are written as in Python: ``model.0.p``, ``train_data.dataset.cache['a']``; ``training_step<count>`` is a variable
+of the enclosing function, ``__main__:COUNT`` a global of a module of the user.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from graphtrain.state.kinds import (
     KINDS,
     MOST_COMPARED,
     NOT_STATE,
-    STANDS_FOR,
+    WRAPPER_ATTRIBUTES,
     Category,
     Contents,
     Namespace,
@@ -40,11 +40,11 @@ from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
 
 MOST_OBJECTS = 200_000
-# Larger containers are not examined; of data, whose samples training does not change, a few suffice.
+# Larger containers are not examined. For data the limit is lower: training does not change samples.
 MOST_ITEMS = 1_000
 MOST_ITEMS_OF_DATA = 64
 
-# The attributes of their objects that are not state, or that something else saves.
+# Attributes of torch's objects that are not state, or that something else saves.
 _IGNORED = {
     torch.nn.Module: frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"},
     torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
@@ -61,40 +61,40 @@ _HOOKS = {
     "optimizer": ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
 }
 
-# Attributes that the compiler gives to tensors and functions.
+# Attributes that `torch.compile` adds to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 
 REMEDY = "give what holds it a `state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 
-# Of larger tensors and arrays of data only a sample counts in a stamp; data is hashed whole after a save.
+# Of larger tensors and arrays of data, a stamp hashes only a sample; data is hashed whole after a save.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
 
 Child = tuple[str, Any, bool]
-"""Path, object, and whether a `state_dict` covers it."""
+"""Path, object, and whether something else saves it."""
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
-    """An object, with its contents when it was listed. What is covered is listed only to be referred to."""
+    """A reachable object, with its contents at set-up. One that is saved elsewhere is listed only for references."""
 
     path: str
     value: Any
     category: Category
-    is_covered: bool = False  # something else saves it, such as a `state_dict`
-    is_data: bool = False  # of data, or of objects that belong to it
-    code: Any = None  # of a function; of a tensor the operation that made it; of anything else its class
+    is_saved_elsewhere: bool = False  # something else saves it, such as a `state_dict`
+    is_data: bool = False  # data, or reachable from data
+    code: Any = None  # the code of a function, the `grad_fn` of a tensor, the class of anything else
     ignored: frozenset[str] = frozenset()  # attributes that are not state
-    covered: frozenset[str] = frozenset()  # attributes with the name of an entry in its `state_dict`
-    is_entered: bool = True  # False for a container too large to be examined
-    stamp: Any = None  # what tells whether it has changed beside its contents, if something does
+    in_state_dict: frozenset[str] = frozenset()  # attributes that its `state_dict` saves
+    is_entered: bool = True  # False for a container that is too large to be examined
+    stamp: Any = None  # as `stamp_of` returns it
     keys: tuple[Any, ...] = ()  # its contents
     parts: tuple[Any, ...] = ()
 
 
 def contents_of(entry: Entry) -> Contents:
-    """The present contents of an object of a kind with contents; of a very large container its length."""
+    """The present contents of an object whose category has contents; of a very large container, its length."""
     if entry.category in IN_CONTAINERS and len(entry.value) > MOST_COMPARED:
         return (), (len(entry.value),)
     contents: Contents = KINDS[entry.category].contents(entry.value)
@@ -102,10 +102,10 @@ def contents_of(entry: Entry) -> Contents:
 
 
 def stamp_of(entry: Entry) -> Any:
-    """What tells whether an object has changed: a hash, a position, other modules; None for all others."""
+    """A value that differs once an object has changed in a way that its contents do not show; None if there is none."""
     value, category = entry.value, entry.category
     match category:
-        case "module":  # of its tensors `ModuleForm` knows, but for data
+        case "module":  # `ModuleStructure` compares its tensors, except for data
             tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
             hooks = [hook for name in _HOOKS["module"] for hook in getattr(value, name).values() if _is_of_users(hook)]
             return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
@@ -113,13 +113,13 @@ def stamp_of(entry: Entry) -> Any:
             try:
                 if value.closed or not value.readable():
                     return ""
-                held = content_hash(value.getvalue()) if isinstance(value, io.BytesIO | io.StringIO) else ""
-                return f"{value.tell()}{held}"
+                content = content_hash(value.getvalue()) if isinstance(value, io.BytesIO | io.StringIO) else ""
+                return f"{value.tell()}{content}"
             except OSError:  # within a loop over the lines of a text; or no file on a disk
                 return "read"
         case "watched":
             return content_hash(value)
-        case "tensor" | "array" if not entry.is_covered:
+        case "tensor" | "array" if not entry.is_saved_elsewhere:
             is_read_only = category == "array" and not value.flags.writeable
             if is_read_only or not (entry.is_data or not is_saveable(value)):
                 return None  # it is never saved, or always
@@ -131,29 +131,29 @@ def stamp_of(entry: Entry) -> Any:
 
 
 def _is_of_users(hook: Any) -> bool:
-    """False for what a library registers, as it does in another process too."""
+    """False for a hook that a library registers: it does so in another process too."""
     return is_users(getattr(getattr(hook, "func", hook), "__module__", None))
 
 
 def parts_of(entry: Entry) -> Iterator[Child]:
-    """A part of an object with contents, by attribute, number or key."""
-    path, category, is_covered = entry.path, entry.category, entry.is_covered
+    """The parts of an object with contents."""
+    path, category, is_saved_elsewhere = entry.path, entry.category, entry.is_saved_elsewhere
     if category == "mapping":
         for number, (key, part) in enumerate(zip(entry.keys, entry.parts, strict=True)):
             is_plain = is_value(key) or (isinstance(key, tuple) and all(map(is_value, key)))
             shown = repr(key) if is_plain else f"a {type(key).__name__}"
             is_address = type(key) is int and key >= LEAST_ADDRESS
-            yield f"{path}[{f'#{number}' if is_address else shown}]", part, is_covered
+            yield f"{path}[{f'#{number}' if is_address else shown}]", part, is_saved_elsewhere
             if not is_constant(key):
-                yield f"{path}.keys()[{number}]", key, is_covered
-        yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_covered
+                yield f"{path}.keys()[{number}]", key, is_saved_elsewhere
+        yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_saved_elsewhere
     elif category in KINDS and KINDS[category].is_named:
-        is_covered = is_covered and category != "module"
+        is_saved_elsewhere = is_saved_elsewhere and category != "module"
         for name, part in zip(entry.keys, entry.parts, strict=True):
             if name not in entry.ignored:
-                yield place_of(entry, name), part, is_covered or name in entry.covered
+                yield place_of(entry, name), part, is_saved_elsewhere or name in entry.in_state_dict
     elif category in IN_CONTAINERS and category != "set":
-        yield from [(f"{path}[{number}]", part, is_covered) for number, part in enumerate(entry.parts)]
+        yield from [(f"{path}[{number}]", part, is_saved_elsewhere) for number, part in enumerate(entry.parts)]
 
 
 def place_of(entry: Entry, name: str) -> str:
@@ -167,17 +167,18 @@ class Reachable:
 
     Arguments:
         roots: name -> object.
-        data: the names of roots that are data.
-        covered: names of roots that something else saves as a whole. Default: none.
-        of_data: the identities of objects that belong to data, and are followed by their attributes. Default: none.
-        with_code: False leaves out classes, and the globals of functions. Default: they are listed too.
+        data: the names of roots that are data. Default: none.
+        saved_elsewhere: the names of roots that something else saves as a whole. Default: none.
+        of_data: the identities of objects that belong to data: their attributes are followed even if they have a
+            `state_dict`. Default: none.
+        with_code: False to leave out classes, and the globals of functions. Default: True.
 
     Attributes:
-        by_path, by_id: the listed objects; the globals in use of a module are one of them, ``"__main__:"``.
-        stateful: path -> object saved by its `state_dict`: modules, optimizers, and others that have one.
-        bounds: path -> the reason why the object there, or those beyond it, were not examined.
-        made_states: the identities of what optimizers have in their states already.
-        assigned: the names of globals and attributes that the user's functions set.
+        by_path, by_id: the objects; the globals of a module that functions use are one of them, ``"__main__:"``.
+        stateful: path -> object that is saved by its `state_dict`: modules, optimizers, and others that have one.
+        bounds: path -> why the object there, or those reachable from it, were not examined.
+        initial_states: the identities of the values in the states of optimizers.
+        assigned: the names of globals and attributes that functions of the user set.
 
     >>> list(Reachable({"task": types.SimpleNamespace(counts=[1, 2])}).by_path)
     ['task', 'task.counts']
@@ -187,7 +188,7 @@ class Reachable:
         self,
         roots: Mapping[str, Any],
         data: Collection[str] = (),
-        covered: Collection[str] = (),
+        saved_elsewhere: Collection[str] = (),
         of_data: Collection[int] = (),
         *,
         with_code: bool = True,
@@ -197,7 +198,7 @@ class Reachable:
         self.by_id: dict[int, Entry] = {}
         self.stateful: dict[str, Any] = {}
         self.bounds: dict[str, str] = {}
-        self.made_states: set[int] = set()
+        self.initial_states: set[int] = set()
         self.assigned: set[str] = set()
         self._attributes: set[str] = set()  # that the user's functions name
         self._modules: list[tuple[types.ModuleType, bool]] = []  # of the user; and whether data led to them
@@ -205,18 +206,20 @@ class Reachable:
         self._waiting: collections.deque[Entry] = collections.deque()
         self._optimizers: collections.deque[Entry] = collections.deque()  # last: most parameters belong to modules
         self._classes: set[type] = set()
-        self._entered = 0  # covered objects do not count: something else saves them
+        self._entered = 0  # without those that something else saves
         for name, value in roots.items():
-            self._add(name, value, name in covered, is_data=name in data)
+            self._add(name, value, name in saved_elsewhere, is_data=name in data)
         for path, hook, _ in _hooks_of_all() if with_code else ():
             self._add(path, hook)
         while queue := self._waiting or self._read_through_modules() or self._optimizers:
             entry = queue.popleft()
-            for path, value, is_covered in self._children(entry):
-                self._add(path, value, is_covered, is_data=entry.is_data)
-        own = [path for path in self.stateful if self.by_path[path].category == "object"]  # whose states are their own
+            for path, value, is_saved_elsewhere in self._children(entry):
+                self._add(path, value, is_saved_elsewhere, is_data=entry.is_data)
+        with_own_state = [
+            path for path in self.stateful if self.by_path[path].category == "object"
+        ]  # whose states are their own
         for path, entry in self.by_path.items():
-            if (bound := self._bound_of(entry)) and not is_within(path, own):
+            if (bound := self._bound_of(entry)) and not is_within(path, with_own_state):
                 self.bounds[path] = f"{bound}{_NOT_LOOKED_FOR}"
         for module, namespace in sorted(self._globals.items()):
             entry = Entry(f"{module}:", namespace, "globals", code=Namespace)
@@ -224,23 +227,23 @@ class Reachable:
             self.by_path[entry.path] = entry
 
     def find(self, value: Any) -> Entry | None:
-        """The entry of this very object."""
+        """The entry of this object; None if it is not listed."""
         return self.by_id.get(id(value))
 
-    def _add(self, path: str, value: Any, is_covered: bool = False, *, is_data: bool = False) -> None:
-        while type(value) in STANDS_FOR:
-            name = STANDS_FOR[type(value)]
+    def _add(self, path: str, value: Any, is_saved_elsewhere: bool = False, *, is_data: bool = False) -> None:
+        while type(value) in WRAPPER_ATTRIBUTES:  # followed to what it wraps
+            name = WRAPPER_ATTRIBUTES[type(value)]
             path, value = f"{path}.{name}", getattr(value, name)
         if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
-            self._add(path, module, is_covered, is_data=is_data)
-            path, is_covered = f"{path}<compiled>", True
+            self._add(path, module, is_saved_elsewhere, is_data=is_data)
+            path, is_saved_elsewhere = f"{path}<compiled>", True
         is_module = isinstance(value, types.ModuleType) and self._with_code and is_users(value.__name__)
         self._modules += [(value, is_data)] if is_module and (value, is_data) not in self._modules else ()
         category = category_of(type(value))
         is_foreign = category == "class" and not (self._with_code and is_users(value.__module__))
         if is_foreign or id(value) in self.by_id or category in ("value", "skipped"):
             return
-        self._entered += not is_covered
+        self._entered += not is_saved_elsewhere
         if self._entered > MOST_OBJECTS:
             if self._entered == MOST_OBJECTS + 1:
                 self.bounds[path] = f"and others are beyond the first {MOST_OBJECTS:,} objects{_NOT_LOOKED_FOR}"
@@ -250,18 +253,18 @@ class Reachable:
         code: Any = type(value)
         if category in ("function", "tensor"):
             code = value.__code__ if category == "function" else value.grad_fn
-        entry = Entry(path, value, category, is_covered, is_data, code)
+        entry = Entry(path, value, category, is_saved_elsewhere, is_data, code)
         is_part = id(value) in self._of_data and category not in ("module", "optimizer")
         # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
-        is_own = not (is_covered or is_data or is_part) and keeps_state(value)
+        is_own = not (is_saved_elsewhere or is_data or is_part) and keeps_state(value)
         if is_own and not (category == "module" and any(tensor.is_meta for tensor in value.parameters())):
             self.stateful[path] = value
         self.by_id[id(value)] = self.by_path[path] = entry
         (self._optimizers if category == "optimizer" else self._waiting).append(entry)
 
     def _bound_of(self, entry: Entry) -> str:
-        """What an object is in which, or within whose items, changes are not looked for; empty for any other."""
-        if entry.is_data or entry.is_covered or entry.category not in ("hidden", *IN_CONTAINERS):
+        """What kind of object this is, if changes of it or of its items are not looked for; empty for any other."""
+        if entry.is_data or entry.is_saved_elsewhere or entry.category not in ("hidden", *IN_CONTAINERS):
             return ""
         if entry.category == "hidden":
             return f"is a {entry.code.__module__}.{entry.code.__qualname__}"
@@ -291,18 +294,18 @@ class Reachable:
                 parts = {**value._modules, **value._parameters, **value._buffers}
                 yield from [(f"{path}.{name}", part, True) for name, part in parts.items()]
             case "optimizer":
-                self.made_states |= {id(part) for state in states_of(value) for part in state.values()}
+                self.initial_states |= {id(part) for state in states_of(value) for part in state.values()}
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
                 for number, group in enumerate(value.param_groups):  # the parameters of no module: others are known
                     for index, parameter in enumerate(group["params"]):
-                        yield f"{path}.param_groups[{number}]['params'][{index}]", parameter, entry.is_covered
+                        yield f"{path}.param_groups[{number}]['params'][{index}]", parameter, entry.is_saved_elsewhere
                 yield f"{path}.param_groups", value.param_groups, True
             case "object" if path in self.stateful:
                 state = state_of(value)
-                entry.covered = frozenset(map(str, state)) | held_by_state(value, state)
+                entry.in_state_dict = frozenset(map(str, state)) | saved_by_state_dict(value, state)
             case "tensor":
                 if not torch.nn.parameter.is_lazy(value) and value.is_leaf:
-                    yield f"{path}.grad", value.grad, entry.is_covered
+                    yield f"{path}.grad", value.grad, entry.is_saved_elsewhere
                 yield from [(f"{path}.__dict__", value.__dict__, False)] if value.__dict__ else ()
             case "generator":
                 yield f"{path}.__dict__", getattr(value, "__dict__", None), False
@@ -312,7 +315,7 @@ class Reachable:
             case "array":
                 entry.keys = value.shape, value.dtype
                 if not value.flags.writeable and isinstance(value.base, numpy.ndarray):
-                    yield f"{path}.base", value.base, entry.is_covered
+                    yield f"{path}.base", value.base, entry.is_saved_elsewhere
         if category in _HOOKS:
             yield from _in_hooks(value, path, _HOOKS[category])
         if entry.is_entered:
@@ -320,7 +323,7 @@ class Reachable:
         if category == "class":
             yield from _in_class(value)
         elif category in IN_CONTAINERS and type(value).__module__ not in ("builtins", "collections", "weakref"):
-            yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_covered
+            yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_saved_elsewhere
         is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
         if self._with_code and is_of_class and type(value) not in self._classes:
             self._classes.add(type(value))
@@ -340,7 +343,7 @@ class Reachable:
             yield from self._globals_of(function)
 
     def _globals_of(self, function: Any) -> Iterator[Child]:
-        """The globals that a function uses, and the modules that it imports."""
+        """The globals that a function uses and the modules that it imports."""
         names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
         self.assigned |= names.assigned
         self._attributes |= {name for name in names.attributes if not name.startswith("__")}
@@ -357,15 +360,15 @@ class Reachable:
                 yield f"{module}:{name}", value, False
 
     def _read_through_modules(self) -> collections.deque[Entry]:
-        """List what is read through modules of the user, by any name in the user's functions; what is new waits."""
+        """List attributes of modules of the user that are named in functions of the user; returns the queue."""
         for module, is_data in self._modules:  # which grows
-            for path, value, is_covered in self._used(vars(module), self._attributes):
-                self._add(path, value, is_covered, is_data=is_data)
+            for path, value, is_saved_elsewhere in self._used(vars(module), self._attributes):
+                self._add(path, value, is_saved_elsewhere, is_data=is_data)
         return self._waiting
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
-    """True for a path that is one of these places, or is reached through one.
+    """True for a path that is one of these places, or that leads through one.
 
     >>> is_within("task.counts[0]", ["task.counts"]), is_within("task.counts_of", ["task.counts"])
     (True, False)
@@ -375,13 +378,13 @@ def is_within(path: str, places: Collection[str]) -> bool:
 
 
 def keeps_state(value: Any) -> bool:
-    """True for objects that are saved and loaded by their own methods; of a loader these are about its position."""
+    """True for objects with `state_dict` and `load_state_dict`, except data loaders, which save their position."""
     both = all(callable(getattr(type(value), name, None)) for name in ("state_dict", "load_state_dict"))
     return both and not isinstance(value, DataLoader)
 
 
 def state_of(value: Any) -> Mapping[Any, Any]:
-    """The `state_dict` of an object; empty where it cannot be read."""
+    """The `state_dict` of an object; empty if it cannot be read."""
     try:
         state = value.state_dict()
     except Exception:  # saving it reports why
@@ -389,11 +392,11 @@ def state_of(value: Any) -> Mapping[Any, Any]:
     return state if isinstance(state, Mapping) else {}
 
 
-def held_by_state(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
-    """The attributes of an object whose very objects are in its `state_dict`, under any name."""
-    held = {id(part) for part in (state, *state.values()) if not is_value(part)}
+def saved_by_state_dict(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
+    """The names of the attributes of an object whose values, as objects, are in its `state_dict` under any name."""
+    identities = {id(part) for part in (state, *state.values()) if not is_value(part)}
     names, parts = KINDS["object"].contents(value)
-    return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in held)
+    return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in identities)
 
 
 def _in_hooks(value: Any, path: str, names: Collection[str]) -> Iterator[Child]:
@@ -410,7 +413,7 @@ def _hooks_of_all() -> Iterator[Child]:
 
 
 def _in_class(kind: type) -> Iterator[Child]:
-    """The functions of a class of the user that are not among its contents: behind properties, and special ones."""
+    """The functions of a class of the user that are not among its contents: properties and special methods."""
     for name, part in vars(kind).items():
         is_property = isinstance(part, property | functools.cached_property)
         functions = [getattr(part, each, None) for each in ("func", "fget", "fset", "fdel")] if is_property else [part]

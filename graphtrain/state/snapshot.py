@@ -1,4 +1,4 @@
-"""What was reachable when a run began: every object, with what it held."""
+"""The objects that were reachable when a run began, and what each of them held."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
-from graphtrain.state.content import ContentHash, hold_the_same
+from graphtrain.state.content import ContentHash, have_equal_contents
 from graphtrain.state.kinds import KINDS
-from graphtrain.state.reachable import Entry, Reachable, held_by_state, is_within, state_of
+from graphtrain.state.reachable import Entry, Reachable, is_within, saved_by_state_dict, state_of
 
 States = dict[str, Mapping[Any, Any]]
 """Path -> the present `state_dict` of an object, read once in a save or a restore."""
@@ -21,44 +21,44 @@ class StateSnapshot:
 
     Arguments:
         roots: name -> object: resources, step functions, functions of nodes.
-        data: the names of those roots that are data.
-        covered: the names of those roots that something else saves as a whole.
-        elsewhere: the identities of objects that something else saves, and of generators that sources of data restore.
-        left_out: paths that are not state, with all that is reached through them.
-        with_code: False leaves out classes, and the globals of functions. Default: they count too.
+        data: the names of the roots that are data.
+        saved_elsewhere: the names of the roots that something else saves as a whole.
+        excluded_ids: the identities of objects that something else saves, and of generators that data restores.
+        left_out: paths that are not state; what they lead to is left out too.
+        with_code: False to leave out classes, and the globals of functions. Default: True.
 
     Attributes:
-        reachable: the objects, each with what it held.
-        left_out: the same as the argument.
-        replaced: path -> the object that has replaced the one there, with all that is reached through it.
-        redrawn: the identities of objects that a resume makes again by drawing batches.
-        of_data: by the name of data that does not save itself: the objects reachable from it.
-        imported: the names of all modules; None without code.
+        reachable: the objects, each with its contents.
+        left_out: as the argument.
+        replaced: path -> the object that `rewire` has put there; what the path leads to is not compared.
+        redrawn: the identities of objects that a resume creates again by drawing batches.
+        of_data: name of data that does not save itself -> the objects reachable from it.
+        imported: the names of all modules imported so far; None without code.
     """
 
     def __init__(
         self,
         roots: Mapping[str, Any],
         data: Collection[str] = (),
-        covered: Collection[str] = (),
-        elsewhere: Collection[int] = (),
+        saved_elsewhere: Collection[str] = (),
+        excluded_ids: Collection[int] = (),
         left_out: Collection[str] = (),
         *,
         with_code: bool = True,
     ) -> None:
         # All that is reachable from data, also if it is reachable from elsewhere.
-        followed = [name for name in data if name not in covered]
+        followed = [name for name in data if name not in saved_elsewhere]
         within = {name: Reachable({"data": roots[name]}, ["data"], with_code=with_code) for name in followed}
         of_data = {identity for listed in within.values() for identity in listed.by_id}
-        self.reachable = Reachable(roots, data, covered, of_data, with_code=with_code)
+        self.reachable = Reachable(roots, data, saved_elsewhere, of_data, with_code=with_code)
         self.left_out = tuple(left_out)
         self.replaced: Mapping[str, Any] = {}
         self.redrawn: frozenset[int] = frozenset()
         self.imported = frozenset(sys.modules) if with_code else None
         # The generators of data are restored by its source when it is reopened, and here when all is.
         entries = self.reachable.by_path.values()
-        self._listed = [each for each in entries if each.category == "generator" or id(each.value) not in elsewhere]
-        known = {id(each.value): each for each in self._listed if id(each.value) not in elsewhere}
+        self._listed = [each for each in entries if each.category == "generator" or id(each.value) not in excluded_ids]
+        known = {id(each.value): each for each in self._listed if id(each.value) not in excluded_ids}
         self.of_data: dict[str, list[Entry]] = {}
         for name, listed in within.items():
             parts = listed.by_path.values()
@@ -67,60 +67,63 @@ class StateSnapshot:
 
     @property
     def stateful(self) -> dict[str, Any]:
-        """The objects in use that are saved by their `state_dict`, by path."""
+        """The objects in use that are saved by their `state_dict`: path -> object."""
         listed = self.reachable.stateful.items()
         return {**{path: value for path, value in listed if not self.is_excluded(path)}, **self.replaced}
 
     def entries(self, data: str | None = None) -> Iterator[Entry]:
-        """The objects that were reachable, except those left out.
+        """The objects that were reachable, except those left out or replaced.
 
         Arguments:
-            data: the name of a root; only what is reachable from it. Default: everything.
+            data: the name of data, to restrict this to what is reachable from it. Default: everything.
         """
         listed = self._listed if data is None else self.of_data[data]
         excludes = self.left_out or self.replaced
         yield from (entry for entry in listed if not self.is_excluded(entry.path)) if excludes else listed
 
     def is_excluded(self, path: str) -> bool:
-        """True for a path that is left out or was replaced, or is reached through one."""
+        """True for a path that is left out or was replaced, or that leads through such a path."""
         return bool(self.left_out or self.replaced) and is_within(path, (*self.left_out, *self.replaced))
 
     def ignored(self, entry: Entry, states: States) -> frozenset[str]:
-        """The attributes that are not compared: those whose very value is in the present `state_dict`.
+        """The attributes that are not compared: those whose values are in the present `state_dict`.
 
-        An entry of the same name may have another form, which loading does not always restore.
+        The name alone is not enough: an entry of the same name may hold another value, which loading does not restore.
         """
-        if entry.category == "module":  # which says that hooks are registered: they are registered again with it
+        if entry.category == "module":  # flags that hooks are registered: set with the hooks
             flags = (name for name, part in vars(entry.value).items() if "hook" in name and isinstance(part, bool))
             return entry.ignored.union(flags)
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
-        held = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
+        attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
         if entry.path not in states:
             states[entry.path] = state_of(entry.value)
         state = states[entry.path]
-        equal = {name for name in held.keys() & state.keys() if hold_the_same(held[name], state[name])}
-        return entry.ignored | held_by_state(entry.value, state) | equal
+        equal = {
+            name for name in attributes.keys() & state.keys() if have_equal_contents(attributes[name], state[name])
+        }
+        return entry.ignored | saved_by_state_dict(entry.value, state) | equal
 
 
 # ---- data that is not saved
 
 _OTHER = (
-    "holds other values than when it was saved: training changed them in place, or `setup` makes others; "
-    "change copies, or seed `setup`"
+    "has changed since the checkpoint: training changed it in place, or `setup` creates it differently each time; "
+    "let training change a copy, or seed `setup`"
 )
 
 
 def data_contents(
     snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """The present contents of data, of all that may change in place and is not saved.
-
-    By the name of data: its `hash`; and `is_whole`, False if some of it is beyond the bounds.
+    """Hash the tensors, arrays and large containers of data that a checkpoint does not save.
 
     Arguments:
-        saved: the paths of what is saved.
-        pauses: True lets other threads run at intervals.
+        saved: the paths of objects that are saved.
+        pauses: True to let other threads run at intervals. Default: False.
+
+    Returns:
+        Name of data -> its `hash`; and `is_whole`, False if only a sample was hashed.
     """
     by_id, contents = snapshot.reachable.by_id, {}
     for name in snapshot.of_data:
@@ -129,7 +132,7 @@ def data_contents(
         with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
             for entry in snapshot.entries(name):
                 is_large = entry.category in ("tensor", "array") or not entry.is_entered
-                if is_large and entry.is_data and not entry.is_covered and entry.path not in saved:
+                if is_large and entry.is_data and not entry.is_saved_elsewhere and entry.path not in saved:
                     content.add(entry.value, entry.path)
             digest = content.hexdigest()
         contents[name] = {"hash": digest, "is_whole": content.is_whole}
@@ -139,12 +142,15 @@ def data_contents(
 def compared_data(
     before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
 ) -> tuple[list[str], str]:
-    """A line for each data with other contents than when a checkpoint was made; and what is too large to compare.
+    """Compare data with its contents when a checkpoint was written.
 
     Arguments:
-        before: the contents then; empty if they are not known.
-        saved: the paths that the checkpoint has saved.
+        before: the contents then, as from `data_contents`; empty if they are not known.
+        saved: the paths of objects that the checkpoint has saved.
         but: the names of data that is already reported.
+
+    Returns:
+        A notice for each data that differs; and which data was too large to be compared whole, in words.
     """
     now = data_contents(snapshot, saved) if before and snapshot is not None else {}
     known = [name for name in now if name in before]

@@ -1,6 +1,6 @@
-"""The weights of modules by name: as they are saved, compared with a module, and loaded.
+"""The weights of modules by name: reading, comparing and loading them.
 
-A module that `torch.compile` has returned, alone or within another one, has the names that it has without.
+Names are those without `torch.compile`, also of a compiled module and of one that contains compiled modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_PROBLEMS = 10
 
 
 def uncompiled(value: Any) -> Any:
-    """The module itself, for one that `torch.compile` has returned; anything else as it is."""
+    """The original module of one that `torch.compile` has returned; anything else as it is."""
     return value._orig_mod if type(value).__name__ == "OptimizedModule" else value
 
 
@@ -48,7 +48,7 @@ def load_weights(module: torch.nn.Module, state: Mapping[str, Any], *, strict: b
 
 
 def _renamed(state: Any, rename: Callable[[str], str]) -> Mapping[str, Any]:
-    """A `state_dict` with other names, also in the versions of modules that torch keeps in it."""
+    """A `state_dict` with other names, also in its `_metadata`, the versions of modules."""
     renamed: Any = OrderedDict((rename(key), value) for key, value in state.items())
     if hasattr(state, "_metadata"):
         renamed._metadata = OrderedDict((rename(name), version) for name, version in state._metadata.items())
@@ -58,16 +58,16 @@ def _renamed(state: Any, rename: Callable[[str], str]) -> Mapping[str, Any]:
 # ---- what fits
 
 
-def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[str], what: str) -> list[str]:
+def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[str], heading: str) -> list[str]:
     """The names of the saved weights that are loaded into a module.
 
     Arguments:
-        saved: by plain names; of tied parameters it may have one.
-        only: patterns of names, as for files. None: all are loaded.
-        what: the beginning of the message.
+        saved: tensors by plain names; of tied parameters one is enough.
+        only: patterns of names, as of `fnmatch`; those that match are loaded. Empty: all are.
+        heading: the first line of the message.
 
     Raises:
-        UsageError: a pattern matches none, or they do not fit: the tensors are named.
+        UsageError: a pattern matches none, or they do not fit: the message names the tensors.
     """
     for pattern in only:
         if not fnmatch.filter(saved, pattern):
@@ -100,7 +100,7 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     if problems:
         lines = [f"    {line}" for line in problems.values()]
         more = [f"    ... and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-        text = "\n".join([what, *lines[:_MOST_PROBLEMS], *more])
+        text = "\n".join([heading, *lines[:_MOST_PROBLEMS], *more])
         part = "load only what fits: --init 'NAME.PATTERN=FILE', in Python load(..., only=['PATTERN'])"
         raise UsageError(text, f"build the model as in the saved run; or {part}")
     return [*saved]
@@ -112,5 +112,5 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def dtype_and_shape(tensor: torch.Tensor) -> str:
-    """``"float32 (2, 3)"``."""
+    """The dtype and shape of a tensor as text: ``"float32 (2, 3)"``."""
     return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

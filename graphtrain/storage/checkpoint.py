@@ -28,15 +28,15 @@ class Checkpoint:
         manifest: its metadata: position, digest, graph, versions, ...
         sections: the state: section -> name -> state. A tensor that is sharded over ranks is a `Piece`, without values.
         rank: the rank whose state this is.
-        others: only if the number of ranks has changed: rank -> state, of the ranks that this one needs, as far as it
-            is not restored as it is: running means, values in transit.
+        rank_states: rank -> state of the ranks from which this one takes running means and values in transit. Empty
+            unless the number of ranks has changed.
     """
 
     path: Path
     manifest: Manifest
     sections: Sections
     rank: int = 0
-    others: Mapping[int, Sections] = field(default_factory=dict)
+    rank_states: Mapping[int, Sections] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -46,22 +46,22 @@ class Checkpoint:
 
 
 @contextmanager
-def new_folder(path: Path, given_up: Event) -> Iterator[Path]:
+def new_folder(path: Path, abandoned: Event) -> Iterator[Path]:
     """A temporary folder that becomes a checkpoint at the end of the context: flushed to the disk, then renamed.
 
     Arguments:
-        given_up: once it is set, this does not become a checkpoint.
+        abandoned: once it is set, this does not become a checkpoint.
 
     Raises:
-        CheckpointError: the disk refuses, or the checkpoint was given up. Nothing is left behind, unless only the final
-            flush of the parent folder fails.
+        CheckpointError: the disk refuses, or the checkpoint was abandoned. The folder is removed, unless only the last
+            step, the flush of its parent, fails.
     """
     temporary = temporary_name(path)
     try:
         temporary.mkdir(parents=True)
         yield temporary
-        if given_up.is_set():
-            raise CheckpointError("the checkpoint was given up")
+        if abandoned.is_set():
+            raise CheckpointError("the checkpoint was abandoned")
         flush_folder(temporary)
         temporary.rename(path)
         flush_folder(path.parent)
@@ -115,10 +115,10 @@ def read_checkpoint(
         ranks = sorted({0, min(rank, saved - 1)})
     states = read_state(path, manifest, ranks, (rank, world_size) if together and world_size else (0, 1))
     first = ranks[0]
-    if manifest.own:
-        manifest = replace(manifest, **manifest.own[first])
-    others = states if world_size not in (None, saved) else {}
-    return Checkpoint(path, manifest, states[first], rank=first, others=others)
+    if manifest.rank_facts:
+        manifest = replace(manifest, **manifest.rank_facts[first])
+    rank_states = states if world_size not in (None, saved) else {}
+    return Checkpoint(path, manifest, states[first], rank=first, rank_states=rank_states)
 
 
 def flush_folder(path: Path) -> None:

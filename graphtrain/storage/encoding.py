@@ -216,8 +216,8 @@ class Encoder:
     def _with_parts(self, value: Any, encoding: ValueType, path: str, depth: int) -> Any:
         is_set = isinstance(value, set | frozenset)
         if (is_set or isinstance(value, dict)) and any(isinstance(each, torch.Tensor) for each in value):
-            what = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
-            raise UnsaveableError(path, what, "save a list, or use its name as the key")
+            problem = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
+            raise UnsaveableError(path, problem, "save a list, or use its name as the key")
         try:
             parts = self._each(encoding.parts(value), path, depth) if encoding.parts is not None else []
         except ValueError as error:
@@ -259,7 +259,7 @@ class Encoder:
             raise UnsaveableError(path, *_refusal(tensor))
         if tensor.grad_fn is not None and self.refuses_graphs:
             raise UnsaveableError(path, "it is a tensor that is part of an autograd graph", "save `tensor.detach()`")
-        requires_grad, values, form = tensor.is_leaf and tensor.requires_grad, tensor.detach(), None
+        requires_grad, values, dtype_and_shape = tensor.is_leaf and tensor.requires_grad, tensor.detach(), None
         if tensor.layout is torch.sparse_coo:
             parts = [values._indices(), values._values(), [*tensor.shape], tensor.is_coalesced(), requires_grad]
             return tagged("sparse", *self._each(parts, path, depth))
@@ -267,11 +267,11 @@ class Encoder:
         if (placement := placement_of(values)) is not None:
             values = without_repeats(values)
         if tensor.dtype not in TYPES:
-            form, values = [str(tensor.dtype).removeprefix("torch."), [*values.shape]], flat_bytes(values)
+            dtype_and_shape, values = [str(tensor.dtype).removeprefix("torch."), [*values.shape]], flat_bytes(values)
         saved, is_parameter = SavedTensor(values, path), type(tensor) is torch.nn.Parameter
-        if placement is form is None and not requires_grad and not is_parameter:
+        if placement is dtype_and_shape is None and not requires_grad and not is_parameter:
             return saved
-        parts = self._each([saved, form, placement, requires_grad, is_parameter], path, depth)
+        parts = self._each([saved, dtype_and_shape, placement, requires_grad, is_parameter], path, depth)
         gradient = tensor.grad if requires_grad else None
         return tagged("tensor", *parts, self.encode(gradient, f"{path}.grad", depth + 1))
 
@@ -351,15 +351,16 @@ class Decoder:
 
 def _refusal(value: Any) -> tuple[str, str]:
     """Why a value cannot be encoded, and what to save instead."""
-    what = f"it is a {type(value).__module__}.{type(value).__qualname__}"
+    shown = f"it is a {type(value).__module__}.{type(value).__qualname__}"
     hint = "save numbers, text, lists, dicts, tensors or arrays from which it can be recreated"
     if isinstance(value, torch.Tensor):
-        what, hint = f"{what} ({value.device}, {value.dtype}, {value.layout})", "save a plain tensor that is dense"
+        shown += f" ({value.device}, {value.dtype}, {value.layout})"
+        hint = "save a plain tensor that is dense"
         if torch.nn.parameter.is_lazy(value):
             hint = "pass a batch through the model first, which gives it values"
     elif callable(getattr(value, "state_dict", None)):
         hint = "save `value.state_dict()`"
-    return what, hint
+    return shown, hint
 
 
 def is_saveable(value: Any) -> bool:

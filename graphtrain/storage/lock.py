@@ -17,7 +17,7 @@ LOCK_FILE = ".lock"
 
 # The locks that this process holds. A forked process, such as a loader worker, shares them, and would keep them locked
 # for as long as it outlives the run, so it closes them immediately.
-_HELD: set[int] = set()
+_OPEN_LOCKS: set[int] = set()
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
         ) from None
     except OSError as error:
         notify(f"`{folder}` has no locks ({error.strerror}): make sure that no second process trains there")
-    _HELD.add(descriptor)
+    _OPEN_LOCKS.add(descriptor)
     with suppress(OSError):  # a full disk: the lock holds without a name
         os.ftruncate(descriptor, 0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -51,16 +51,16 @@ def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        if descriptor in _HELD:  # false in a forked process
-            _HELD.discard(descriptor)
+        if descriptor in _OPEN_LOCKS:  # false in a forked process
+            _OPEN_LOCKS.discard(descriptor)
             with suppress(OSError):  # closing is not enough while a worker that was just forked has the file open
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 
 def _close_all() -> None:
-    while _HELD:
-        os.close(_HELD.pop())
+    while _OPEN_LOCKS:
+        os.close(_OPEN_LOCKS.pop())
 
 
 os.register_at_fork(after_in_child=_close_all)

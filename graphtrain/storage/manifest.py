@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
-OWN_FACTS = frozenset({"data_content", "unknown"})
-"""The fields of which each rank has its own."""
+RANK_FACTS = frozenset({"data_content", "unknown"})
+"""The fields whose values differ between ranks: `rank_facts` has those of each."""
 
 _MOST_BYTES_OF_A_NAME = 255
 _NAME = re.compile(r"\d{6,}-step-\d+")
@@ -67,7 +67,7 @@ class Manifest:
     window_ranks: int = 1  # the number of ranks that began the open window of gradients
     ranks: int = 1  # that wrote it; if several, the next two have an entry for each
     digests: Sequence[str] = field(default_factory=list)
-    own: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    rank_facts: Sequence[Mapping[str, Any]] = field(default_factory=list)
     not_state: Sequence[str] = field(default_factory=list)  # what the user declared not to be state
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what data held, by name
     differing: str = ""  # what another number of ranks takes from rank 0, in words
@@ -166,8 +166,8 @@ def read_file(file: Path, entry: Sequence[Any], read: Callable[[Path], T]) -> T:
     """
     size, expected = entry
     try:
-        if (found := file.stat().st_size) != size:
-            raise ValueError(f"has {found} bytes instead of {size}")
+        if (size_now := file.stat().st_size) != size:
+            raise ValueError(f"has {size_now} bytes instead of {size}")
         if expected and checksum_of_file(file) != expected:
             raise ValueError("does not match its checksum")
         return read(file)

@@ -132,7 +132,7 @@ def checkpoint_folder(name: str | Path, run: Path | None = None, notify: Notify 
         around = path.parent if run is None or len(path.parts) > 1 else run
         names = [each.name for each in checkpoint_paths(around / CHECKPOINTS_FOLDER)]
         hint = f"there are: {', '.join(names[-_MOST_NAMES:])}" if names else hint
-        raise UsageError(f"there is no checkpoint `{path}`", hint)
+        raise UsageError(f"there is no checkpoint `{path}`{f' in `{run}`' if run is not None else ''}", hint)
     run, name = named
     if name == NEWEST:
         return newest_in(run, SavedCheckpoint.sound, notify).path

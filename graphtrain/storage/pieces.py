@@ -68,8 +68,8 @@ def part_of(tensor: torch.Tensor) -> tuple[torch.Tensor, Piece]:
 
     local = sharded.local_of(tensor)
     if tensor.dtype not in TYPES or not local.is_contiguous():
-        what = "" if local.is_contiguous() else ", with gaps in memory"
-        raise ValueError(f"it is sharded over ranks and of {tensor.dtype}{what}, which no file of pieces can hold")
+        detail = "" if local.is_contiguous() else ", with gaps in memory"
+        raise ValueError(f"it is sharded over ranks and of {tensor.dtype}{detail}, which no file of pieces can hold")
     dimension = sharded.divided_dimension(tensor)
     count = 1 if dimension is None else tensor.device_mesh.size()  # type: ignore[attr-defined]
     piece = Piece(tuple(tensor.shape), dimension, count, tensor.requires_grad)

@@ -36,7 +36,7 @@ from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of
 
 _OWN_TENSORS = "rank.{:05d}.safetensors"
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
-DRIFT = "reachable"  # the section of what has changed since `setup`
+REACHABLE = "reachable"  # the section of what has changed since `setup`
 # Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
 OF_RANKS = ("metrics", "progress", "slots", LOCAL)
 
@@ -107,14 +107,16 @@ def manifest_of(
 
     Arguments:
         facts: those of rank 0, and those that are the same on all ranks.
-        reports: of each rank, the `files` that it has written, the `digest` of its state, and its `own` facts; for
+        reports: of each rank, the `files` that it has written, the `digest` of its state, and its `rank_facts`; for
             sharded tensors a weight that is `not_finite`.
     """
     files = {name: entry for report in reports for name, entry in report["files"].items()}
     digests = [report["digest"] for report in reports]
     if common is not None:
-        own = [dict(report["own"]) for report in reports]
-        facts = replace(facts, ranks=len(reports), digests=digests, own=own, differing=_differing(state, common))
+        rank_facts = [dict(report["rank_facts"]) for report in reports]
+        facts = replace(
+            facts, ranks=len(reports), digests=digests, rank_facts=rank_facts, differing=_differing(state, common)
+        )
     if state.pieces:
         named = [facts.not_finite, *(report.get("not_finite", "") for report in reports)]
         facts = replace(facts, sharded=True, not_finite=next(filter(None, named), ""))
@@ -124,14 +126,15 @@ def manifest_of(
 def _differing(state: StagedState, common: Collection[str]) -> str:
     """What is not the same on all ranks and that another number of them takes from rank 0, in words."""
 
-    def own(file: str) -> list[str]:
+    def differing_tensors(file: str) -> list[str]:
         names = state.tensors(file).keys() - state.pieces.get(file, {})
         return sorted(f"{file}.{name}" for name in names if f"{file}/{name}" not in common)
 
-    names = [name for file in sorted(state.parts.get("resources", ())) for name in own(file)]
-    drifted = own(DRIFT) or [name for name in state.parts.get(DRIFT, ()) if name_of_part(DRIFT, name) not in common]
-    taken = [quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * bool(drifted)
-    return " and ".join(taken)
+    names = [name for file in sorted(state.parts.get("resources", ())) for name in differing_tensors(file)]
+    parts = [name_of_part(REACHABLE, name) for name in state.parts.get(REACHABLE, ())]
+    has_changed = bool(differing_tensors(REACHABLE)) or any(part not in common for part in parts)
+    phrases = [quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * has_changed
+    return " and ".join(phrases)
 
 
 def digest_of_ranks(digests: Sequence[str]) -> str:

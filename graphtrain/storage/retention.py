@@ -33,13 +33,13 @@ class Retention:
     best_mode: Literal["min", "max"] = "min"
     keep_best: int = 1
 
-    def is_among_best(self, value: float, others: Sequence[float]) -> bool:
+    def is_among_best(self, value: float, earlier: Sequence[float]) -> bool:
         """True if a value is among the `keep_best` best, given the earlier values; NaN never is.
 
         >>> Retention(best="loss", keep_best=2).is_among_best(0.3, [0.2, 0.3])
         False
         """
-        return len(others) in self.ranked(dict(enumerate([*others, value])))[: self.keep_best]
+        return len(earlier) in self.ranked(dict(enumerate([*earlier, value])))[: self.keep_best]
 
     def ranked(self, values: Mapping[T, float]) -> list[T]:
         """The names of values, best first; equal ones in their order. NaN is left out.
@@ -120,5 +120,5 @@ def expired(
     for node, ranking in rankings.items():
         if node in retentions:
             kept |= {*[*ranking.values][: retentions[node].keep_best]}
-    others = [each for each in checkpoints if each.name not in kept]
-    return [each for each in others if each in lineage or each.manifest.not_finite or each.number < newest[-1].number]
+    rest = [each for each in checkpoints if each.name not in kept]
+    return [each for each in rest if each in lineage or each.manifest.not_finite or each.number < newest[-1].number]

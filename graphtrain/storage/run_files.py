@@ -79,7 +79,7 @@ class RunFiles:
             self.checkpoints.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold the lock, so that no other process trains in the directory.
 
         Raises:
@@ -154,19 +154,19 @@ class RunFiles:
     def cut_back_to(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
         """Truncate metrics, counts and rankings to those of a checkpoint, or to nothing; the rows that remain."""
         # A fork is another run, and begins without rows.
-        own = checkpoint if checkpoint is not None and self.owns(checkpoint) else None
-        manifest = own.manifest if own is not None else Manifest()
+        owned = checkpoint if checkpoint is not None and self.owns(checkpoint) else None
+        manifest = owned.manifest if owned is not None else Manifest()
         rows: list[dict[str, float]] = []
 
         def cut_back() -> str:
-            self._newest = checkpoint_number(own.path) if own is not None else 0
+            self._newest = checkpoint_number(owned.path) if owned is not None else 0
             self._rankings = rankings_of(lineage_of(self._saved(), self._newest))
             rows.extend(self.metrics.numbers(manifest.metrics_bytes))  # first: what was changed is not cut
             self.metrics.cut(manifest.metrics_bytes)
-            counted = min(self.nodes.length(), manifest.nodes_bytes)
-            if counted < manifest.nodes_bytes:  # nothing depends on them
+            nodes_bytes = min(self.nodes.length(), manifest.nodes_bytes)
+            if nodes_bytes < manifest.nodes_bytes:  # nothing depends on them
                 self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
-            self.nodes.cut(counted)
+            self.nodes.cut(nodes_bytes)
             return manifest.run or uuid.uuid4().hex
 
         self._run = self._lead(cut_back)

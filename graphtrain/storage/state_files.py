@@ -156,7 +156,7 @@ class StagedState:
         parts: section -> name -> msgpack bytes.
         tensor_files: file -> its content.
         pieces: file -> the tensors in it that are sharded over ranks, by name.
-        given_up: once it is set, this does not become a checkpoint.
+        abandoned: once it is set, this does not become a checkpoint.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class StagedState:
         self.parts, files = split({**sections, LOCAL: local} if local else sections)
         self.tensor_files: Mapping[str, memoryview] = stage(files, buffers)
         self.pieces: Mapping[str, Mapping[str, Piece]] = {each.file: each.pieces for each in files if each.pieces}
-        self.given_up = Event()
+        self.abandoned = Event()
         devices = {
             tensors.file: {name: _device_name(each.device) for name, each in tensors.named.items() if not each.is_cpu}
             for tensors in files

@@ -66,10 +66,10 @@ def _ordered(versions: Any) -> Any:
 
 
 def _tensor(
-    tensor: torch.Tensor, form: Any, placement: Any, requires_grad: bool, is_parameter: bool, gradient: Any
+    tensor: torch.Tensor, dtype_and_shape: Any, placement: Any, requires_grad: bool, is_parameter: bool, gradient: Any
 ) -> Any:
-    if form is not None:  # a dtype that files do not have, and the shape
-        tensor = tensor.view(DTYPES[form[0]]).reshape(form[1])
+    if dtype_and_shape is not None:  # a dtype that files do not have, and the shape
+        tensor = tensor.view(DTYPES[dtype_and_shape[0]]).reshape(dtype_and_shape[1])
     if placement is not None:
         tensor = placed(tensor, *placement)
     tensor = torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)

@@ -1,1 +1,1 @@
-"""The trainer and the life of a run."""
+"""The trainer: how a run starts, stops, is saved and resumed."""

@@ -12,7 +12,7 @@ from graphtrain.program import run_state
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_resume import choose
-from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
+from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore_checkpoint
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.generators import capture_random
 from graphtrain.storage.checkpoint import Checkpoint
@@ -21,19 +21,19 @@ from graphtrain.trainer.live_run import LiveRun
 
 
 def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger | None) -> None:
-    """Begin or resume a run, unless it has begun in this process; `holder` is as for `Session.set_up`."""
+    """Begin or resume a run, unless it has begun in this process. `holder`: the trainer, see `Session.set_up`."""
     session, files = run.session, run.files
     was_over = run.has_begun or _begin(run, options, holder)
     compiled, loop = session.compiled, session.loop
-    if loop.ended:  # its end may have been moved since
-        loop.position, loop.ended = compiled.leave_again(loop.position)
+    if loop.ended:  # its end may have been postponed
+        loop.position, loop.ended = compiled.reevaluate_end(loop.position)
     if not (run.is_noted or (was_over and loop.ended)):
         checkpoint, environment, setup = run.resumed_from, session.environment, session.setup
         is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
         if files is not None and environment is not None:
             # Written once, and again when it differs: it may be long.
             known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
-            name = checkpoint.path.name if checkpoint is not None else None
+            name = None if checkpoint is None else checkpoint.path.name if is_ours else str(checkpoint.path)
             files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
             run.writer.check()
         run.announce("resumed" if is_ours else "begun")
@@ -42,26 +42,27 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
     if compiled.activity(loop.position) is None:
         for name in compiled.state.objects.trained_in_evaluation_mode():
             run.notices.once(
-                f"`{name}` is in evaluation mode and is trained so, without dropout and with fixed statistics; "
-                f"call {name}.train() first, unless this is intended"
+                f"`{name}` trains in evaluation mode: without dropout, and batch norm keeps its statistics; "
+                f"call {name}.train() before the run, unless this is intended"
             )
     run.started(limit)
 
 
 def _begin(run: LiveRun, options: ResumeOptions, holder: Any) -> bool:
-    """Begin or resume a run; True if it was finished before."""
+    """Begin or resume a run. Returns True if it was finished before."""
     session, files, random = run.session, run.files, capture_random()
     require_equal_weights(session.world, session.resources)
     returning = session.compiled.returning
     if returning and files is None and not run.is_replay:
         raise UsageError(
             f"{quoted(returning)} may send the run back to a checkpoint, but there is no run directory",
-            "name one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
+            "set one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
         )
     checkpoint, run.writer.run_name = choose(files, options.resume, session.world)
     status = last_status(files.folder) if files is not None and checkpoint is not None else {}
+    lines = dict.fromkeys([*map(tuple, status.get("notices") or ()), *run.notices.last])
     run.notices.last.clear()
-    run.notices.last.extend(map(tuple, status.get("notices") or ()))  # those of the process before
+    run.notices.last.extend(lines)
     session.set_up(checkpoint, holder)
     is_over = checkpoint is not None and _resume(run, checkpoint, options, status)
     if checkpoint is None:
@@ -75,7 +76,7 @@ def _begin(run: LiveRun, options: ResumeOptions, holder: Any) -> bool:
 def go_back(run: LiveRun, node: str) -> None:
     """Go back to a checkpoint in place, as a node requested, and save; the node keeps its progress.
 
-    A kill in between loses nothing: the resumed run comes here again.
+    If the process is killed in between, the resumed run goes back again.
     """
     if run.is_replay:
         raise UsageError(
@@ -96,8 +97,8 @@ def go_back(run: LiveRun, node: str) -> None:
     trained, progress = session.trained, run_state.capture(session.compiled.state, set(), ("progress",))["progress"]
     session.compiled.release()
     session.watch.stop()
-    session.compile_again()
-    restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
+    session.recompile()
+    restore_checkpoint(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.loop.position))
     run.cut_back_to(checkpoint)
@@ -110,34 +111,36 @@ def go_back(run: LiveRun, node: str) -> None:
 
 
 def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> bool:
-    """Resume from a checkpoint of a run that had trained as far as its status says; True if it was finished before."""
+    """Resume from a checkpoint; `status` is the last one of the run. Returns True if the run was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
-    restored = restore(checkpoint, session, options)
+    restored = restore_checkpoint(checkpoint, session, options)
     is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
-    is_over = is_newest and session.loop.ended and session.compiled.leave_again(session.loop.position)[1]
+    is_over = is_newest and session.loop.ended and session.compiled.reevaluate_end(session.loop.position)[1]
     lines, run.changes = _report(run, checkpoint, restored)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.resume not in ("auto", "never") and files is not None:
-        where += f" from {checkpoint.path.name}"
-    place, again = session.compiled.run_clock.describe(), repeated(session.trained, status) if is_ours else ""
+        where += f" from {checkpoint.path.name if is_ours else checkpoint.path}"
+    place = session.compiled.run_clock.describe()
+    repetition = repeated(session.trained, status) if is_ours else ""
     ended = "the run was finished before, so nothing is run" * is_over
-    run.notices("; ".join(filter(None, [f"resumed {where}: {place or f'at `{run.position}`'}", again, *lines, ended])))
+    resumed = f"resumed {where}: {place or f'at `{run.position}`'}"
+    run.notices("; ".join(filter(None, [resumed, repetition, *lines, ended])))
     if files is not None:
         run.cut_back_to(checkpoint)
-    is_as_it_was = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
+    is_unchanged = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
     saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
-    run.writer.saved, run.writer.returns = saved if is_as_it_was else None, manifest.returns
-    begins_lineage = bool(session.compiled.returning) and not is_as_it_was
+    run.writer.saved, run.writer.returns = saved if is_unchanged else None, manifest.returns
+    begins_lineage = bool(session.compiled.returning) and not is_unchanged
+    must_save = not is_newest or ((restored.decided or begins_lineage) and not is_over)
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
-    begins_anew = (restored.decided or begins_lineage) and not is_over
-    if files is not None and (begins_anew or not is_newest):
+    if files is not None and must_save:
         run.save(SavePolicy("sync"), is_asked=begins_lineage)
     return is_over
 
 
 def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[list[str], tuple[str, ...]]:
-    """Whether a resume is exact, in words; and what has changed."""
+    """Lines on whether the resume is exact, and the changes since the checkpoint."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     state, environment = session.compiled.state, session.environment
     assert state.snapshot is not None and environment is not None, "the session is set up"
@@ -145,10 +148,11 @@ def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[l
     if files is not None:
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
-    lost, others, by_a_person = [*manifest.unknown, *restored.lost], restored.changes, environment.changes(manifest)
+    lost = [*manifest.unknown, *restored.lost]
+    changed_parts, by_a_person = restored.changes, environment.changes(manifest)
     if by_a_person or restored.decided:  # so somebody has changed `setup`
-        others = [*others, *(f"{path} as set up" for path in different)]
+        changed_parts = [*changed_parts, *(f"{path} as set up" for path in different)]
     else:
         lost += unexplained(different)
-    lines = [environment.compared(manifest, others, lost), restored.sampled if not lost else ""]
+    lines = [environment.compared(manifest, changed_parts, lost), restored.sampled if not lost else ""]
     return lines, (*restored.changes, *by_a_person)

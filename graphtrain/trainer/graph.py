@@ -1,4 +1,4 @@
-"""The procedure as users have it: a graph with its checks, its pictures and those that were saved; and `fit`."""
+"""`Graph`, the training procedure with its checks and pictures; and the function `fit`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from graphtrain.graph.elements import GraphData, Problem, Problems
 from graphtrain.graph.registry import find_graph
 from graphtrain.kind.parameter import Precision
 
-# What loads, checks and draws a graph is imported where it is called: a graph that is read costs none of it.
+# Checks and pictures are imported where they are called: reading a graph costs none of it.
 
 
 class Drawn:
-    """What draws itself, in a notebook and into a file: a graph, or the difference of two."""
+    """A graph, or the difference of two, that draws itself in a notebook and into a file."""
 
     def _repr_svg_(self) -> str | None:
         with suppress(Exception):  # a notebook cell must never fail because of its picture
@@ -28,19 +28,19 @@ class Drawn:
         return None
 
     def render(self, path: str | Path, *, counts: Mapping[str, int] | None = None, position: str | None = None) -> Path:
-        """Draw the graph, or both graphs, into a file, with or without problems; an existing file is overwritten.
+        """Draw the graph, or both graphs of a difference, into a file; an existing file is overwritten.
 
         Arguments:
             path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
-            counts: path of a node -> how often it ran, for a heat picture of a graph. Default: no heat.
-            position: path of the node that runs next, to be marked in a graph. Default: none.
+            counts: path of a node -> how often it ran; nodes of a graph are colored by it. Default: no colors.
+            position: path of the node that runs next, which is marked in a graph. Default: none.
 
         Returns:
             The path of the file.
 
         Raises:
-            UsageError: an unknown suffix, or a file that cannot be written.
-            RenderError: the picture cannot be laid out here; ``.dot`` and ``.mmd`` always can.
+            UsageError: the suffix is unknown, or the file cannot be written.
+            RenderError: Graphviz and pygraphviz are missing or fail; ``.dot`` and ``.mmd`` need neither.
 
         >>> Graph.load("fit").render("fit.jpeg")
         Traceback (most recent call last):
@@ -106,10 +106,10 @@ class Graph(Drawn, EditableGraph):
         return super().load(source)
 
     def check(self, *, ranks: bool = False) -> list[Problem]:
-        """All problems of this graph, which a prompt shows as lines; an empty list if it has none. Imports the kinds.
+        """Every problem of this graph, a line each at a prompt; an empty list if it has none. Imports the kinds.
 
         Arguments:
-            ranks: True for a run of several ranks, which has further checks. Default: False, for one process.
+            ranks: True checks it for a run of several ranks. Default: False, for one process.
 
         >>> [problem.code for problem in Graph.load("fit").set("clip", max_norm="fast").check()]
         ['G104']
@@ -148,7 +148,7 @@ def fit(
     early_stop: int | None = None,
     overlays: str | Path | Sequence[str | Path] = (),
 ) -> Graph:
-    """The graph `fit` with settings, by the names that everybody brings; each is one edit of the graph.
+    """The graph `fit` with common settings; each sets a parameter of a node, or adds an overlay.
 
     Arguments:
         epochs: passes over `train_data`: `finish.after`. Default: 10.
@@ -162,14 +162,14 @@ def fit(
         schedule_every: when the scheduler is stepped: `schedule.every`. Default: "1 steps".
         log_every: how often a row of metrics is recorded: `log.every`. Default: "50 steps".
         save_every: one amount or several: `checkpoint.every`. Default: "1 epochs" and "10 minutes".
-        keep: how many of the newest checkpoints stay: `checkpoint.keep`. Default: 2.
-        best: a metric of which the best checkpoint stays too, such as "val/accuracy": `checkpoint.best`.
+        keep: how many of the newest checkpoints are kept: `checkpoint.keep`. Default: 2.
+        best: a metric by which the best checkpoint is kept too, such as "val/accuracy": `checkpoint.best`.
         ema: the decay of a moving average of the weights, which is validated: the overlay `ema`.
         early_stop: validations without a better "val/loss" after which the run ends: the overlay `early_stop`.
-        overlays: further ones, by name or path.
+        overlays: others, by name or path, which are applied first. Default: none.
 
     Raises:
-        EditError, GraphError: a value cannot be one, or overlays do not compose.
+        EditError, GraphError: a value cannot be written in a graph, or the overlays cannot be combined.
 
     >>> fit(accumulate=4, clip=1.0) == Graph.load("fit").set("accumulate", every=4).set("clip", max_norm=1.0)
     True
@@ -190,9 +190,9 @@ def fit(
         "early_stop": {"patience": early_stop},
     }
     edits = {node: {name: value for name, value in edits[node].items() if value is not None} for node in edits}
-    further = [overlays] if isinstance(overlays, str | Path) else [*overlays]
-    further += ["fp16"] * (precision == "16-mixed") + [name for name in ("ema", "early_stop") if edits[name]]
-    graph = Graph.load("fit").overlay(*dict.fromkeys(further))
+    names = [overlays] if isinstance(overlays, str | Path) else [*overlays]
+    names += ["fp16"] * (precision == "16-mixed") + [name for name in ("ema", "early_stop") if edits[name]]
+    graph = Graph.load("fit").overlay(*dict.fromkeys(names))
     for node in filter(edits.get, edits):
         graph = graph.set(node, **edits[node])
     return graph

@@ -1,4 +1,4 @@
-"""A session with its files and its watchers; and the life cycle of a run: which calls are possible when."""
+"""A run in this process: its session, files and watchers, and its life cycle."""
 
 from __future__ import annotations
 
@@ -47,9 +47,8 @@ class LiveRun:
     has_begun = False  # it was begun or resumed in this process
     resumed_from: Checkpoint | None = None
     changes: tuple[str, ...] = ()  # since that checkpoint was made, in words
-    # The files and the loggers know that it has begun. If it was finished before, they learn of it once it trains on.
-    is_noted = False
-    is_replay = False  # its save points are those of the run that it replays
+    is_noted = False  # files and loggers know that it has begun; of a finished run, once it trains further
+    is_replay = False  # it saves nothing, and counts the saves of the run that it replays
     is_end_saved = True  # False between the end of the run and its checkpoint
     explanation: Explanation | None = None  # of the last transition, if it was traced
     failure: BaseException | None = None  # by which a node failed
@@ -66,7 +65,10 @@ class LiveRun:
         loggers: Iterable[Logger],
         display: Display | None,
     ) -> None:
-        self.session, self.files, self.arguments, self.notices = session, files, arguments, session.notices
+        self.session = session
+        self.files = files
+        self.arguments = arguments
+        self.notices = session.notices
         self.requests = session.requests
         self.writer = CheckpointWriter(session, files, self.write_status)
         session.requests.saves = self.writer
@@ -113,7 +115,7 @@ class LiveRun:
         return END if self.session.loop.ended else self.session.path
 
     def started(self, limit: Trigger | None) -> None:
-        """Note that the run starts or continues; without a limit, for some transitions, which are not shown."""
+        """Note that the run starts or continues. Without a limit, for single transitions, no display shows it."""
         session = self.session
         self._observer.begin(limit)
         session.watch.start(inside=session.compiled.activity(session.loop.position))
@@ -129,8 +131,8 @@ class LiveRun:
         if self._loggers is None:
             return
         hyper_parameters = {**self.arguments, "seed": session.seed}
-        for of, own in session.hyper_parameters.values.items():
-            hyper_parameters |= {f"{of}.{name}": value for name, value in own.items()}
+        for of, values in session.hyper_parameters.values.items():
+            hyper_parameters |= {f"{of}.{name}": value for name, value in values.items()}
         for node in session.compiled.program.nodes:
             values = {name: value for name, value in node.parameters.items() if value is not None}
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}
@@ -173,7 +175,7 @@ class LiveRun:
             self.files.keeps_newest = True
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> None:
-        """Truncate rows and counts to those of a checkpoint of the run, or to nothing; the session has entered it."""
+        """Truncate rows and counts to those of a checkpoint of the run, which is restored, or to nothing."""
         assert self.files is not None, "there is nothing to truncate"
         self.session.recorder.load_rows(self.files.cut_back_to(checkpoint))
         self._nodes.drop()
@@ -183,7 +185,7 @@ class LiveRun:
     def save(
         self, policy: SavePolicy, values: Mapping[str, float | None] | None = None, *, is_asked: bool = False
     ) -> bool:
-        """Save at this position, if there is a run directory, as `CheckpointWriter.save`; the end has to be saved."""
+        """Save at this position, as `CheckpointWriter.save`, if there is a run directory. The end must be saved."""
         if self.files is None:
             if is_asked:
                 self.notices.once("there is no run directory, so no checkpoint is written")
@@ -192,8 +194,10 @@ class LiveRun:
             return True
         if not self.writer.save(policy, values or {}, is_asked=is_asked):
             if self.session.loop.ended:
-                what = f"the end of the run is not a save point ({self.writer.refusal})"
-                raise SaveFailedError(what, self.writer.way_out or "overwrite what cannot be saved before it is read")
+                raise SaveFailedError(
+                    f"the end of the run is not a save point ({self.writer.refusal})",
+                    self.writer.way_out or "overwrite what cannot be saved before it is read",
+                )
             return False
         if self._loggers is not None:
             self._loggers.call("flush")

@@ -1,4 +1,4 @@
-"""Serving the requests to a run, between two transitions."""
+"""Serves the requests to a run between two transitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
         if not isinstance(error, KeyboardInterrupt):
             run.writer.fails()
         run.session.world.fail(error)
-        run.trigger("fail")  # an interrupt too: the state of a node that is half done cannot be resumed
+        run.trigger("fail")  # also at an interrupt: a node that is half done cannot be resumed
         run.requests.clear()
         run.failure = error
         if not isinstance(error, RanksError):
@@ -67,7 +67,7 @@ def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
         requests.values = {}
     if "stop" in requests:
         run.trigger("ask_to_stop")
-        # What could not be saved for the other request cannot be saved for this one: it waits for the next save point.
+        # Where the requested save is not possible, neither is this one: both wait for the next save point.
         if "save" not in requests and run.save(policy):
             requests.clear()
             run.reason = run.stopped_by

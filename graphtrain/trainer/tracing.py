@@ -1,4 +1,4 @@
-"""Why a transition took its edge, determined afterwards: a guard is a pure function of saved state."""
+"""Why a transition took its edge. Guards are evaluated again afterwards, which gives the same values."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.table import Compiler
 
-# The name of a guard, its value, and the names that it read with their values, in order.
+# A guard that was evaluated: its name, its value, and the names that it read with their values, in order.
 Asked = tuple[str, Any, tuple[tuple[str, Any], ...]]
 
 
 @final
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Why a run took its last transition; it prints as a line with the moment before it.
+    """Why a run took its last transition; it prints as one line, which begins with the moment.
 
     Attributes:
         node: the path of the node that ran; empty if it is not known, and `note` says why.
         next: the path of the node that runs next, or "end".
-        guards: those that were evaluated, in order: name, value, and what it read, as a pair of a name and its value
-            each. The edge of the first that holds was taken. If the edge ended a nested graph, the guards of the
-            enclosing node follow.
-        where: the moment, in the words of the clock, after the node had run: ``"step 12, epoch 1.50, batch 5/10"``.
+        guards: the guards that were evaluated, in order: name, value, and the (name, value) pairs that it read. The
+            edge of the first true one was taken. If it ended a nested graph, the guards of the enclosing node follow.
+        where: the position on the clock, after the node had run: ``"step 12, epoch 1.50, batch 5/10"``.
         note: what happened otherwise: "not due", "bypassed" or "entered".
     """
 
@@ -45,10 +44,10 @@ class Explanation:
 
     @property
     def line(self) -> str:
-        """All of it but the moment, such as ``accumulate -> decide  reached=False (accumulate.count=1)``."""
+        """The explanation without the moment, such as ``accumulate -> decide  reached=False (accumulate.count=1)``."""
         words = [f"{self.node} -> {self.next} "] if self.node else []
         for name, value, reads in self.guards:
-            values = " ".join(dict.fromkeys(f"{read}={_shown(found)}" for read, found in reads))
+            values = " ".join(dict.fromkeys(f"{name_read}={_shown(value_read)}" for name_read, value_read in reads))
             words.append(f"{name}={_shown(value)}" + (f" ({values})" if values else ""))
         return one_line(" ".join([*words, self.note]).rstrip())
 
@@ -82,7 +81,7 @@ def explained(compiled: CompiledGraph, index: int, keep: Callable[[Explanation],
 
 
 def explain_end(compiled: CompiledGraph, loop: Loop) -> Explanation:
-    """The transition that ended the run, explained now: no value has changed since. Others are not known."""
+    """An explanation of the transition that ended the run; of others, a note that they were not traced."""
     node, asked = compiled.program.nodes[loop.position], list[Asked]()
     if loop.ended and _leave(compiled.compiler, node, asked) == END:  # another graph may not end here
         return Explanation(node.path, END, tuple(asked), compiled.run_clock.describe())
@@ -104,7 +103,7 @@ def _leave(compiler: Compiler, node: ProgramNode, asked: list[Asked]) -> str:
 
 
 def _recording(compiler: Compiler, scope: Scope, guard: str, reads: list[tuple[str, Any]]) -> Read:
-    """A guard compiled as for the transition table, so that it reads the same in the same order; it notes each read."""
+    """A guard, compiled as for the transition table, that appends each name it reads, with its value, to `reads`."""
 
     def cell_of(expression: Name | FieldOf) -> Cell:
         name = expression.name if isinstance(expression, Name) else f"{expression.node}.{expression.field}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -37,6 +39,31 @@ from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
 
+# Arguments that are not resources -> what they may be, besides None.
+_EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "seed": ("an integer from 0 to 2**63 - 1", lambda value: isinstance(value, Integral) and 0 <= int(value) < 2**63),
+    "run_dir": ("a path", lambda value: isinstance(value, str | PathLike)),
+    "loggers": ("a list of functions", lambda value: isinstance(value, list) and all(map(callable, value))),
+    "display": ('"auto", None or a Display', lambda value: value == "auto" or isinstance(value, Display)),
+    "notify": ("a function", callable),
+    "about": (
+        'a mapping; its "arguments", too',
+        lambda value: isinstance(value, Mapping) and isinstance(value.get("arguments", {}), Mapping),
+    ),
+    "resume": ("a path", lambda value: isinstance(value, str | PathLike)),
+    "before": ("the path of a node", lambda value: isinstance(value, str)),
+    "trace": ("a function", callable),
+    "n": ("an integer of at least 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
+}
+
+
+def _check_types(**arguments: Any) -> None:
+    """Raise a `UsageError` for the first of these arguments that has a wrong type or value."""
+    for name, value in arguments.items():
+        expected, fits = _EXPECTED[name]
+        if value is not None and not fits(value):
+            raise UsageError(f"{name}: expected {expected}; got {value!r}")
+
 
 @final
 class Trainer(RunView):
@@ -50,23 +77,22 @@ class Trainer(RunView):
     Arguments:
         graph: a `Graph`, the name of a shipped one, or a path.
         run_dir: where checkpoints, metrics and status go. Default: none; nothing is written.
-        seed: seeds Python, NumPy and torch when the run begins, and data and evaluation. Default: that of the run that
-            is resumed, else what torch was seeded with, else 0; then only those generators are seeded that nobody has
-            seeded. With several ranks it is that of rank 0.
+        seed: the seed of Python, NumPy and torch when the run begins, of data and of evaluation. Default: that of the
+            resumed run, else that of `torch.manual_seed`, else 0, and then generators that were seeded before are left
+            as they are. With several ranks the seed of rank 0 counts.
         device: where the model and the batches go. Default: CUDA if available, else the CPU; with several ranks, the
             CUDA device with the number of the local rank.
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
-        loggers: called with every row of metrics: ``logger(metrics, step)``; with several ranks, on rank 0, as
-            are `display` and `notify`.
+        loggers: a list of functions that are called with every row of metrics: ``logger(metrics, step)``. With several
+            ranks only rank 0 calls `loggers`, `display` and `notify`.
         display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
             None shows nothing.
-        notify: called with each message to be read, one line each. Default: prints to standard error.
-        about: plain data kept in every checkpoint: the `command`, the `script` (a path), its `arguments`.
+        notify: called with each message, one line. Default: prints to standard error.
+        about: plain data saved in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
             nor restored. Default: none.
         model, optimizer, scheduler, train_data, val_data, training_step, validation_step, resources: what nodes read,
-            by the slot names of the graph. A model's own `training_step` and `validation_step` are used where none is
-            given.
+            by the slot names of the graph. Default for the step functions: those of the model, if it has them.
 
     Raises:
         GraphError: the graph has problems, a resource that it reads is missing, or it does not read one that was
@@ -117,8 +143,8 @@ class Trainer(RunView):
         named |= {"val_data": val_data, "training_step": training_step, "validation_step": validation_step}
         resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
         graph = Graph.of(checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys()))
-        if seed is not None and not 0 <= seed < 2**63:  # the seeds that torch takes
-            raise UsageError(f"seed: expected an integer from 0 to 2**63 - 1; got {seed}")
+        loggers = list(loggers) if isinstance(loggers, Iterable) else loggers
+        _check_types(seed=seed, run_dir=run_dir, loggers=loggers, display=display, notify=notify, about=about)
         about = dict(about or {})
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
@@ -148,7 +174,7 @@ class Trainer(RunView):
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
         unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
-        for line in [*program.absent, *unread, *program.timed()]:
+        for line in [*program.absent, *unread, *program.foreign_schedulers(), *program.timed()]:
             self._session.notices.once(line)
 
     def run(
@@ -191,9 +217,10 @@ class Trainer(RunView):
                 a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
+        _check_types(resume=resume, before=before, trace=trace)
         run = self._run
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
-        stopped_at: set[int] = set()  # the position of the run, until the node there runs
+        stopped_at: set[int] = set()  # the position at which the run stopped, until the node there runs
 
         def transitions() -> list[Transition]:
             compiled, loop = run.session.compiled, run.session.loop
@@ -235,9 +262,10 @@ class Trainer(RunView):
         Raises:
             LifeCycleError: the run is running, finished or failed.
         """
+        _check_types(n=n)
         with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
             if self._session.loop.ended:
-                raise LifeCycleError("the run is finished", "raise its ending, as in finish.after, to train further")
+                raise LifeCycleError("the run is finished", "raise the amount that ends it, such as finish.after")
             for _ in range(n):
                 if not self._session.loop.ended:
                     self._one_transition()
@@ -251,7 +279,7 @@ class Trainer(RunView):
         drive(run, table.copy)
 
     def run_to(self, place: Callable[[Session], list[Transition]], resume: str | Path = "auto") -> Outcome:
-        """Replay a past run with the transitions that `place` returns, once it is resumed; `resume` is as in `run`."""
+        """Replay a past run with the transitions that `place` returns once it is resumed. `resume`: as for `run`."""
         self._run.is_replay = self._run.files is None
         with self._running(ResumeOptions(resume, from_saved=True)):
             if self._session.loop.ended:
@@ -326,14 +354,14 @@ class Trainer(RunView):
             CheckpointError: it cannot be written.
         """
         if self._run.files is None:
-            raise UsageError("there is nowhere to save", "give the Trainer a run_dir")
+            raise UsageError("save: the trainer has no run directory", "pass run_dir=... to Trainer")
         if self._session.loop.inside:
             self._run.requests.ask("save")
             return None
         with self._running(ResumeOptions()):
             while not self._run.save(SavePolicy("sync")):
-                what = f"`{self.position}` is not a save point ({self._run.writer.refusal})"
-                self._run.notices.once(f"{what}; training on to the next one")
+                reason = f"`{self.position}` is not a save point ({self._run.writer.refusal})"
+                self._run.notices.once(f"{reason}; training on to the next one")
                 self._one_transition()
         return self._run.files.latest.path if self._run.files.latest is not None else None
 
@@ -341,13 +369,13 @@ class Trainer(RunView):
 
     @contextmanager
     def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:
-        """Inside this block the run is running, which is shown if there is a limit; the first time, it begins."""
+        """A block in which the run is running; the first time, it begins. Without a limit no display shows it."""
         run = self._run
         run.require_idle()
         run.trigger("start")
         failure: BaseException | None = None
         try:
-            with run.files.held() if run.files is not None else nullcontext():
+            with run.files.locked() if run.files is not None else nullcontext():
                 try:
                     with run.writer.completed():
                         get_ready(run, options, self, limit)
@@ -359,7 +387,7 @@ class Trainer(RunView):
                     raise
                 finally:
                     run.ended(failure)
-                    # Workers keep running between single transitions: starting them takes longer than a transition.
+                    # Workers keep running between single transitions: starting them takes longer than one.
                     if limit is not None or run.session.loop.ended or run.state == "failed":
                         run.session.compiled.release()
         except BaseException as error:
@@ -369,7 +397,7 @@ class Trainer(RunView):
             raise
 
     def _note_failure(self, error: BaseException) -> None:
-        """Add where the run resumes to an error, and write both into the status."""
+        """Add to an error the checkpoint that the run resumes from, and write both into the status."""
         run = self._run
         is_interrupt = not isinstance(error, Exception)
         run.error = "" if is_interrupt else error_line(error)

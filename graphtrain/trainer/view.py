@@ -1,4 +1,4 @@
-"""What can be read from a run that is in this process."""
+"""What a trainer shows of its run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from graphtrain.trainer.tracing import Explanation, explain_end
 
 
 class RunView(Recorded):
-    """What can be read from a run, at any time; nothing here changes it."""
+    """The part of a `Trainer` that reads its run, at any time, and changes nothing."""
 
     _run: LiveRun
     _session: Session
 
     @property
     def graph(self) -> Graph:
-        """The procedure."""
+        """The graph that the run follows now."""
         return Graph.of(self._session.compiled.graph)
 
     @property
@@ -40,7 +40,7 @@ class RunView(Recorded):
 
     @property
     def progress(self) -> dict[str, dict[str, Any]]:
-        """The progress of every node: path -> field -> value, including computed fields."""
+        """The progress of every node: path -> field -> value, computed fields included."""
         return {
             node.path: {
                 name: getattr(node.instance, name)
@@ -52,7 +52,7 @@ class RunView(Recorded):
 
     @property
     def resources(self) -> Mapping[str, Any]:
-        """What was supplied, by name: the same objects."""
+        """The objects that were supplied, by name."""
         return MappingProxyType(self._session.resources)
 
     @property
@@ -79,18 +79,19 @@ class RunView(Recorded):
         return compiled.compiler.cells.at(path, field).read() if dot else values[name]
 
     def explain(self) -> Explanation:
-        """Why the last transition went the way it did: the guards that were evaluated, and what they read then.
+        """Why the last transition took its edge: the guards that were evaluated, and the values that they read.
 
-        Known after `advance`, and where a run is over; for others, call `run` with `trace`.
+        It is known after `advance` and at the end of a run; for other transitions call `run` with `trace`.
         """
         return self._run.explanation or explain_end(self._session.compiled, self._session.loop)
 
     def digest(self) -> str:
         """A hash (hexadecimal) of what the continuation depends on: equal digests mean bitwise equal runs.
 
-        Model, optimizer, scheduler, gradients, random generators, position in the data, progress. Not clocks, not the
-        progress of kinds declared `observer`, not a `runs` that nothing reads, nor running means whose rows the clock
-        decides. With several processes it is that of this rank; `graphtrain status` shows the one of all of them.
+        It covers model, optimizer, scheduler, gradients, random generators, position in the data, and progress, except
+        wall-clock time, the progress of kinds declared `observer`, a `runs` that nothing reads, and running means if
+        rows are recorded by wall-clock time. With several processes it is the digest of this rank; `graphtrain status`
+        shows the one of all ranks.
 
         Raises:
             CheckpointError: something alive at this position cannot be encoded.
@@ -99,13 +100,13 @@ class RunView(Recorded):
         return run_state.digest(objects, run_state.capture(objects, self._session.alive))
 
     def save_points(self) -> list[str]:
-        """The positions at which everything alive can be saved, as far as the declarations tell."""
+        """The paths of the nodes before which the run can be saved, by what kinds declare."""
         compiled = self._session.compiled
         return [node.path for node in compiled.program.nodes if not compiled.transient(node.index)]
 
     @property
     def unreached(self) -> tuple[str, ...]:
-        """The paths of nodes that have not run, except bypassed nodes, and those inside one that has not run."""
+        """The paths of nodes that have not run, without bypassed nodes, and nodes inside one that has not run."""
         nodes = self._session.compiled.program.nodes
         idle = [node for node in nodes if node.bypassed or not node.fields["runs"]]
         inside = tuple(f"{node.path}/" for node in idle)
@@ -115,7 +116,7 @@ class RunView(Recorded):
     def seconds(self) -> dict[str, float]:
         """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
 
-        This is time of the host, which does not wait for a device.
+        This is host time: it does not wait for a device.
         """
         return self._session.watch.seconds()
 
@@ -130,7 +131,7 @@ class RunView(Recorded):
     def replay_options(self) -> list[str]:
         """After a failure inside a node: the options of ``graphtrain replay`` that lead to that node.
 
-        Empty if there are none: without a run directory or a checkpoint, or if the newest one is of another graph.
+        Empty without a run directory or a checkpoint, or if the newest checkpoint is of another graph.
         """
         run, compiled = self._run, self._session.compiled
         latest, error = run.files.latest if run.files is not None else None, run.failure

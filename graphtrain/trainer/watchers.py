@@ -1,4 +1,4 @@
-"""What follows a run: snapshots of it, the counts of its nodes, and the nodes that wait for a metric."""
+"""Watchers of a run: its snapshots, the counts of its nodes, and the metrics that nodes wait for."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _LEAST_SECONDS = 0.02
 
 @final
 class Observer:
-    """Makes snapshots of a run."""
+    """Makes the snapshots of a run that displays, `status.json` and `Trainer.snapshot` show."""
 
     def __init__(self, session: Session) -> None:
-        self._session, self._watch = session, session.watch
+        self._session = session
+        self._watch = session.watch
         self._until = Trigger("never")
         self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=_SAMPLES)
         self._started = 0.0
@@ -49,14 +50,14 @@ class Observer:
         self._shares_at_start = self._session.compiled.run_clock.shares(self._until)
 
     def snapshot(self, state: str, position: str) -> Snapshot:
-        """The run as it is now, in a state and at the path of a node."""
+        """The run as it is now. `state`: of its life cycle; `position`: the path of the node that runs next."""
         session, run_clock = self._session, self._session.compiled.run_clock
         seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
         steps, epochs, batch = map(run_clock.count, ("steps", "epochs", "epoch_batches"))
         # Until the first end, at the average pace since the run was started or continued.
-        here, before = elapsed - self._started, self._shares_at_start
+        trained, before = elapsed - self._started, self._shares_at_start
         moved = [(share, share - before[term]) for term, share in shares.items() if share > before.get(term, share)]
-        left = [here * (1 - share) / made for share, made in moved]
+        left = [trained * (1 - share) / gain for share, gain in moved]
         name, fetched, batches = run_clock.evaluation(session.loop.position) or (None, None, None)
         return Snapshot(
             state=state,
@@ -79,14 +80,14 @@ class Observer:
             metric_steps={name: session.recorder.steps[name] for name in session.recorder.latest},
             rates=self._rates(seconds),
             elapsed_seconds=elapsed,
-            seconds_left=min(left, default=None) if here >= _SAMPLE_SECONDS else None,
+            seconds_left=min(left, default=None) if trained >= _SAMPLE_SECONDS else None,
             memory_bytes=_memory_bytes(session.device),
             device=str(session.device),
             seconds=seconds,
         )
 
     def _rates(self, seconds: dict[str, float]) -> dict[str, float]:
-        """Counts per second of training and fetching its data; evaluating and saving do not count."""
+        """Batches, samples and other counts per second of training and fetching data, without evaluation and saving."""
         spent = seconds.get("train", 0.0) + seconds.get("data", 0.0)
         samples, counts = self._samples, self._session.compiled.run_clock.counts()
         before = samples[-1][1] if samples else counts
@@ -100,7 +101,7 @@ class Observer:
 
 
 def _memory_bytes(device: torch.device) -> int | None:
-    """Memory in use on a device: allocated by torch on CUDA, resident in this process on a host; None if not known."""
+    """Bytes allocated by torch on a CUDA device, or resident in this process on a host; None if not known."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)
     try:
@@ -111,9 +112,9 @@ def _memory_bytes(device: torch.device) -> int | None:
 
 @final
 class NodesFile:
-    """Writes how often nodes and edges ran, and what they took, to `nodes.jsonl`: what has changed since the last line.
+    """Writes to `nodes.jsonl` how often nodes and edges ran, and how long, since the line before.
 
-    A header says what is counted, once for each graph and each start of the run.
+    A header line, at each start and for each graph, lists what is counted.
     """
 
     def __init__(self, session: Session, files: RunFiles | None, node_times: NodeTimes) -> None:
@@ -127,7 +128,7 @@ class NodesFile:
         self._untimed: dict[str, int] = {}  # path -> runs whose times are not written
 
     def begin(self, event: str) -> None:
-        """Write a header with what has happened, and count the present graph from here on."""
+        """Write a header with the event, such as "resumed", and count the present graph from here on."""
         self.write()
         if self._file is None:
             return
@@ -138,11 +139,11 @@ class NodesFile:
         self._file.append({"event": event, **self._place(), **layout})
 
     def drop(self) -> None:
-        """Drop what is not written: the file is truncated. Nothing is counted until `begin`."""
+        """Drop counts that are not written, as the file is truncated; counting continues at `begin`."""
         self._compiler = None
 
     def write(self) -> float:
-        """Write what has changed since the line before; returns the seconds until this is to be called again."""
+        """Write the counts since the line before; returns the seconds until this is to be called again."""
         counts = self._compiler.counts.copy() if self._compiler is not None else self._counts
         more = [now - before for now, before in zip(counts, self._counts, strict=True)]
         self._counts = counts
@@ -163,7 +164,7 @@ class NodesFile:
 
 @final
 class Monitors:
-    """Passes rows to the nodes that wait for them, and checks that the metrics that nodes name are recorded."""
+    """Passes rows of metrics to nodes with `on_metrics`, and checks that the metrics they name are recorded."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -199,11 +200,15 @@ class Monitors:
             if name is None or name in recorder.latest:
                 continue
             if name.rpartition("/")[0] in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
-                what = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
-                raise UnknownMetricError(what, suggestion(name, recorder.metrics_in(recorder.latest)))
+                message = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
+                group, recorded = name.rpartition("/")[0], recorder.metrics_in(recorder.latest)
+                hint = suggestion(name, recorded)
+                if group and not any(metric.startswith(f"{group}/") for metric in recorded):
+                    hint = f"an evaluation records `{group}/...`: supply its data, such as `{group}_data`"
+                raise UnknownMetricError(message, hint)
 
     def _may_record(self, node: ProgramNode) -> bool:
-        """True for a node that records rows and has not run; no row is needed after one that ends the graph."""
+        """True for a node that may still record a row: it has not run, and it does not end the graph."""
         records = node.kind.may_record_rows and not node.plan_node.is_never_due and node.kind.trigger != "after"
         has_run = node.fields["runs"] > self._runs_before.get(node.path, 0)
         return not node.bypassed and (node.body is not None or records) and not has_run

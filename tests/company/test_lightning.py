@@ -301,7 +301,7 @@ def test_callbacks_are_there_where_a_checkpoint_is_loaded(tmp_path: Path, capsys
 
 
 class Adds(Validated):
-    """Keeps something of its own in checkpoints, of which one is no plain data."""
+    """Keeps something of its own in checkpoints, of which one is not plain data."""
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["hyper_parameters"].update(lr=len(checkpoint["state_dict"]))
@@ -320,7 +320,7 @@ class Remembers(Callback):
 
 
 def test_what_hooks_add_to_a_checkpoint_comes_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.warns(UserWarning, match="adds loss, which is no plain data and is not saved"):
+    with pytest.warns(UserWarning, match="adds loss, which is not plain data, so it is not saved"):
         for until in ("2 epochs", None):
             given = {"val_dataloaders": val(), "max_epochs": 3, "callbacks": [Remembers()]}
             run(Adds(), **given, run_dir=tmp_path, until=until)

@@ -39,8 +39,7 @@ import click
 
 from docs.site_links import with_generated
 from graphtrain import Graph
-from graphtrain.command import main
-from graphtrain.command.cli import app
+from graphtrain.command.cli import app, main
 from graphtrain.kind import DECLARED
 
 _FENCE = re.compile(r"^```(?P<words>[^\n`]*)\n(?P<text>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)

@@ -89,7 +89,7 @@ def test_every_attribute_of_a_trainer_named_exists() -> None:
 
 
 def test_every_verb_is_used_and_described() -> None:
-    page = DOCS / "editing.md"
+    page = DOCS / "rewiring.md"
     used = set()
     for block in [*read_blocks(page), *read_blocks(DOCS / "graph-file.md")]:
         if block.language == "toml":

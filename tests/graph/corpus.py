@@ -275,7 +275,7 @@ def small(graph: Graph) -> World:
 PLAIN = {"next_batch": ["train_batch"], "train_batch": ["step"], "step": ["zero_grad"],
          "zero_grad": ["end if done", "next_batch"]}  # fmt: skip
 DONE = {"done": "next_batch.last"}
-COUNTED = {"by": "train_batch.counted"}
+COUNTED = {"by": "train_batch.window_count"}
 
 
 def plain(**edges: list[str]) -> Graph:
@@ -457,7 +457,7 @@ SUMS = {"training_step": lambda: lambda model, batch: {"loss": model(batch).squa
 def two_sums() -> Graph:
     second: dict[str, Any] = {"writes": {"loss": "other"}, "per": "tokens"}
     graph = SHORT.set("accumulate", every=2).insert("second_batch", "train_batch", after="train_batch", **second)
-    both = {"by": "train_batch.counted + second_batch.counted"}
+    both = {"by": "train_batch.window_count + second_batch.window_count"}
     return graph.overlay("token_windows").set("divide", reads=both)
 
 

@@ -37,7 +37,7 @@ def test_every_change_is_reported_with_both_values(
     edit: Edit, expected: list[tuple[str, str, str, str | None, str | None]]
 ) -> None:
     found = FIT.diff(edit(FIT))
-    assert [(one.what, one.how, one.path, one.before, one.after) for one in found.changes] == expected
+    assert [(one.category, one.how, one.path, one.before, one.after) for one in found.changes] == expected
     assert {one.path for one in edit(FIT).diff(FIT).changes} == {row[2] for row in expected}
 
 
@@ -52,9 +52,9 @@ def test_equal_graphs_do_not_differ() -> None:
 def test_the_order_of_edges_is_a_difference() -> None:
     edges = FIT.edges["decide"]
     (one,) = FIT.diff(replace(FIT, edges={**FIT.edges, "decide": (edges[1], edges[0], *edges[2:])})).changes
-    assert (one.what, one.path, one.how) == ("order", "decide", "changed")
+    assert (one.category, one.path, one.how) == ("order", "decide", "changed")
     assert one.after is not None and one.after.startswith(f"{edges[1]}, {edges[0]}, ")
-    assert not [one for one in FIT.diff(FIT.disconnect("decide", "log")).changes if one.what == "order"]
+    assert not [one for one in FIT.diff(FIT.disconnect("decide", "log")).changes if one.category == "order"]
     guarded = tuple(Edge("log", "checkpoint_due") if edge.target == "log" else edge for edge in edges)
     before, after = FIT.diff(replace(FIT, edges={**FIT.edges, "decide": guarded})).changes
     assert (before.before, after.after) == ("log if log_due", "log if checkpoint_due")

@@ -140,8 +140,8 @@ def test_a_verb_changes_what_it_says_and_is_the_same_in_a_text(
     read = Graph.loads(f'format = 1\nname = "fit"\nextends = "fit"\n[[edit]]\n{text}\n')
     assert read == graph and read.to_json() == graph.to_json()
     assert FIT.to_json() == before and FIT.structural_hash != graph.structural_hash
-    assert {(one.what, one.path, one.after, one.before) for one in graph.diff(FIT).changes} == {
-        (one.what, one.path, one.before, one.after) for one in found
+    assert {(one.category, one.path, one.after, one.before) for one in graph.diff(FIT).changes} == {
+        (one.category, one.path, one.before, one.after) for one in found
     }
     assert Graph.loads(graph.to_toml()) == Graph.from_json(graph.to_json()) == graph
 

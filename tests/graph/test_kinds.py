@@ -161,7 +161,7 @@ def test_a_later_declaration_wins_and_one_of_a_user_over_a_shipped_one() -> None
 
 def test_a_node_is_idle_without_a_parameter() -> None:
     kind = kind_of(node(name="limit", optional="bound")(lambda *, bound=None, other=None: None))
-    assert kind.idle_without == ("bound",)
+    assert kind.enabling_parameters == ("bound",)
     idle = {bound: kind.is_idle({"bound": bound, "other": None}) for bound in (None, math.inf, 2.0, 0.0)}
     assert idle == {None: True, math.inf: True, 2.0: False, 0.0: False}
 

@@ -1,4 +1,4 @@
-"""Promise 18: `graphtrain explain`: why a run ended, and what to do next, from its run directory alone."""
+"""Promise 18: `graphtrain explain`: why a run ended, and what to do next, from its run directory alone; and codes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import re
 import shlex
 import signal
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import graphtrain
+from tests.docs.execution import read_page
 from tests.looking.conftest import Command
 from tests.looking.running import TINY, forget, gone
 
@@ -44,7 +47,7 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     assert re.fullmatch(r"r: failed, step 3, epoch 1, batch 4/4, \d+ s ago", told[""][0])
     assert told[""][1:] == ["  it failed in node `train_batch`: OSError: no data (tiny.py:7)"]
     (start,) = told["starts"]
-    assert re.fullmatch(rf"{TIME}  begun on \S+ by process \d+", start)
+    assert re.fullmatch(rf"{TIME}  started on \S+ by process \d+", start)
     assert told["checkpoints"][0] == "newest 000001-step-2, step 2"
     assert told["next"] == [
         "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",
@@ -175,3 +178,32 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
 def rows_of(out: str) -> list[str]:
     """The cells of the first run that is listed."""
     return re.split(r" {2,}", out.splitlines()[1].strip())
+
+
+# ---- the codes of problems
+
+SOURCES, CORPUS = Path(graphtrain.__file__).parent, Path(__file__).parents[1] / "graph"
+PAGE = Path(__file__).parents[2] / "docs" / "checks.md"
+
+
+def codes_in(paths: Iterable[Path], pattern: str) -> list[str]:
+    texts = [path.read_text(encoding="utf-8") for path in paths if path.name != "codes.py"]
+    return sorted({code for text in texts for code in re.findall(pattern, text)})
+
+
+def test_each_code_of_a_broken_graph_is_explained(command: Command) -> None:
+    for code in codes_in(CORPUS.glob("*.py"), r"\bG[0-7]\d\d\b"):
+        result = command("explain", code)
+        assert result.code == 0 and result.out.startswith(f"{code}: "), code
+        assert "\n\nwithout the check:\n  " in result.out and "\n\nwhat to do:\n  " in result.out, code
+
+
+def test_the_page_of_checks_has_each_code_that_can_be_reported() -> None:
+    rows = re.findall(r"^\| (G\d\d\d) \| .+? \| .+? \| .+ \|$", read_page(PAGE), flags=re.MULTILINE)
+    assert rows == codes_in(SOURCES.rglob("*.py"), r'"(G\d\d\d)"')
+
+
+def test_a_code_that_does_not_exist(command: Command) -> None:
+    result = command("explain", "G499")
+    assert result.code == 2
+    assert result.err == "error: there is no code `G499`\n  hint: docs/checks.md lists all of them\n"

@@ -188,7 +188,7 @@ def test_a_misspelt_resource(returned: str, read: str, hint: str, tiny: Path, co
     edit = f'set = "next_batch"\nreads = {{ train_data = "{read}" }}'
     (tiny / "my.toml").write_text(f'format = 1\nextends = "fit"\n[[edit]]\n{edit}\n')
     result = command("run", "tiny.py", "--graph", "my.toml", "--quiet")
-    assert result.code == 2 and f"`{read}` is read by `next_batch`, and nothing supplies it\n    {hint}\n" in result.err
+    assert result.code == 2 and f"`{read}` is read by `next_batch`, and nothing supplies it\n    {hint}" in result.err
 
 
 # ---- the command line

@@ -144,7 +144,7 @@ EVALUATED = TINY.replace('"training_step"', '"val_data": [torch.ones(2, 2)] * ba
         (
             [],
             EVALUATED.replace("torch.ones(2, 2)", "torch.zeros(2, 2)"),
-            "val_data holds other values than when it was saved",
+            "val_data has changed since the checkpoint",
         ),
         ([], EVALUATED.replace("Linear(2, 1)", "Linear(2, 1, bias=True)"), "tiny.py"),
     ],

@@ -280,6 +280,8 @@ def test_the_best_of_each_node_has_a_name_for_every_command(tiny: Path, command:
         result = command(*again, *words, "--run-dir", f"of{words[0]}")
         assert result.code == 0, result.err
     assert json.loads((tiny / "of--fork" / "starts.jsonl").read_text())["checkpoint"].endswith(first)
+    for words in (["status", "of--fork"], ["explain", "of--fork"]):
+        assert f"started from r/checkpoints/{first}" in command(*words).out, "the run that it was forked from"
     assert command("replay", "tiny.py", "--run-dir", "r", "--to", "best:worst").code == 0
     result = command("export", "r/best:wrost", "no.safetensors")
     assert (

@@ -319,7 +319,7 @@ def test_how_a_run_began_must_be_known(tiny: Path, command: Command) -> None:
     result = command("verify", "tiny.py", "--run-dir", "r")
     assert result.code == 0
     assert (
-        "000001-step-4: the run was not started by the command, so that the seed of its setup is not known"
+        "000001-step-4: the run was not started by the `graphtrain` command, so the seed of its setup is not known"
         in result.err
     )
     assert rows(result)[0][:2] == ["000001-step-4", "000003-step-8"]

@@ -260,4 +260,4 @@ def test_a_rank_that_is_killed_is_missed_and_nobody_waits(seed: int) -> None:
     outcomes: list[Any] = World(3, random.Random(seed), kill).run(lambda ranks: PLAN.trainer().run())
     assert isinstance(outcomes.pop(seed % 3), KilledError)
     for outcome in outcomes:
-        assert kind_of(outcome) == "RankFailedError" and f"rank {seed % 3} did not come" in str(outcome)
+        assert kind_of(outcome) == "RankFailedError" and f"rank {seed % 3} did not arrive in time" in str(outcome)

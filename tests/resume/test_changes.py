@@ -124,7 +124,7 @@ def test_every_start_is_kept_and_what_is_repeated_is_reported(tmp_path: Path) ->
     assert "; repeating 7 batches; " in resumed_line(tmp_path, "name=x")
     first, second = [json.loads(line) for line in (tmp_path / "r" / "starts.jsonl").read_text().splitlines()]
     assert first["about"]["arguments"] == {"lr": "0.1", "batches": "4", "name": "'x'"}, "defaults included"
-    assert (first["about"]["given"], first["checkpoint"]) == (["name"], None)
+    assert (first["about"]["explicit"], first["checkpoint"]) == (["name"], None)
     assert second["checkpoint"] == "000001-step-2"
     assert "run tiny.py" in first["about"]["command"] and first["environment"]["torch"] == torch.__version__
     assert {*first["origin"]["code"]} == {"tiny.py", "helper.py"}

@@ -61,7 +61,7 @@ def save(path: Path, count: int = 3) -> Manifest:
             {
                 "files": write_files(folder, rank, each, common),
                 "digest": each.digest({}),
-                "own": {"unknown": [f"of {rank}"]},
+                "rank_facts": {"unknown": [f"of {rank}"]},
             }
             for rank, each in enumerate(states)
         ]
@@ -81,7 +81,7 @@ def test_what_is_in_which_file(tmp_path: Path) -> None:
     assert {*load_file(folder / "model.safetensors")} == {"bias", "weight"}
     assert {*load_file(folder / "rank.00001.safetensors")} == {"model/mean", "gradients/model/weight", "slots/batch/1"}
     assert manifest.ranks == 3 and manifest.differing == "`model.mean` and what has changed since `setup`"
-    assert manifest.own == [{"unknown": [f"of {rank}"]} for rank in range(3)]
+    assert manifest.rank_facts == [{"unknown": [f"of {rank}"]} for rank in range(3)]
     assert manifest.digest == hashlib.sha256(" ".join(manifest.digests).encode()).hexdigest()
     assert len(set(manifest.digests)) == 3
     for name, (size, checksum) in manifest.files.items():
@@ -96,7 +96,7 @@ def test_every_rank_reads_its_own_state(count: int, tmp_path: Path) -> None:
     for rank in range(count):
         read = read_checkpoint(path, rank=rank)
         assert_same(read.sections, state_of(rank))
-        assert read.rank == rank and read.others == {} and read.manifest.ranks == count
+        assert read.rank == rank and read.rank_states == {} and read.manifest.ranks == count
         assert read.digest == manifest.digests[rank]
         assert read.manifest.unknown == [f"of {rank}"]
     assert_same(read_checkpoint(path, rank=count, world_size=count).sections, state_of(0))
@@ -120,11 +120,11 @@ def test_another_number_of_ranks_reads_what_it_needs(
     read = read_checkpoint(tmp_path / "000001-step-1", rank=rank, world_size=world_size)
     assert read.rank == first
     assert_same(read.sections, state_of(first))
-    assert list(read.others) == others
+    assert list(read.rank_states) == others
     for other in others:
         sections = OF_RANKS if other != first else read.sections
         expected = {name: names for name, names in state_of(other).items() if name in sections}
-        assert_same(read.others[other], expected)
+        assert_same(read.rank_states[other], expected)
 
 
 def test_a_tensor_that_a_file_lacks_and_a_file_that_is_not_listed_are_named(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import torch
 
 from graphtrain import Loader
 from graphtrain.data import workers
-from graphtrain.data.batch import count_samples, move, tensors_held, tensors_of, trace
-from graphtrain.data.shares import Share, round_size
+from graphtrain.data.batch import as_tuples, count_samples, move, tensors_of, trace
+from graphtrain.data.shares import RankBatches, round_size
 
 # ---- shares of ranks
 
@@ -42,8 +42,8 @@ def counted_loader(**keywords: Any) -> Loader:
 EXPECTED = [batch.tolist() for batch in counted_loader().batches(1)]
 
 
-def share_of(loader: Loader, world_size: int) -> Share:
-    return Share(loader, loader.epoch(1), world_size)
+def share_of(loader: Loader, world_size: int) -> RankBatches:
+    return RankBatches(loader, loader.epoch(1), world_size)
 
 
 def sizes(world_size: int, window: int | None, first: int, is_early: Callable[[], bool]) -> Iterator[tuple[int, int]]:
@@ -159,20 +159,20 @@ def test_samples_are_the_first_dimension_of_the_first_tensor(batch: Any, samples
     assert count_samples(batch) == samples
 
 
-def test_what_is_held_of_a_batch_does_not_change_with_it() -> None:
+def test_the_tuples_of_a_batch_do_not_change_with_it() -> None:
     first, second = torch.ones(1), torch.zeros(1)
     for batch in ({"a": first, "b": second}, [first, second]):
-        held = tensors_held(batch)
+        kept = as_tuples(batch)
         batch.clear()
-        assert held == (first, second)
+        assert kept == (first, second)
     pair = (first, second)
-    assert tensors_held(pair) is pair and tensors_held(first) is first
+    assert as_tuples(pair) is pair and as_tuples(first) is first
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize", "ignore:.*nested tensor")
 def test_a_trace_counts_changes_and_hashes_on_the_host() -> None:
     tensor = torch.zeros(3)
-    before = trace(tensors_held([{"a": [tensor]}]))
+    before = trace(as_tuples([{"a": [tensor]}]))
     assert before["versions"] == 0 and before == trace((tensor, "a", object()))
     tensor[1] = 5
     tensor[1] = 6

@@ -175,7 +175,7 @@ def test_batches_of_a_long_list_that_the_step_changes_are_reported(cut: str, tmp
         lambda: [(torch.full((2,), float(number)),) for number in range(100)], lambda batch: disturbed(batch[0])
     )
     line, _ = resumed(it, tmp_path, cut, until="103 batches")
-    assert "not exact: train_data holds other values than when it was saved" in line
+    assert "not exact: train_data has changed since the checkpoint" in line
 
 
 def test_data_that_training_adds_to_is_not_compared(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def random_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(self, state, [name for name in sections if name not in AFTER_SETUP], *rest)
 
     monkeypatch.setattr(run_state, "restore", restore_early)
-    monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
+    monkeypatch.setattr(_reading, "PreservedRandom", lambda generators: nullcontext())
 
 
 def generator_not_saved(name: str) -> Mutation:
@@ -80,7 +80,7 @@ def random_drawn_from_by_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(self, state, [*sections, *AFTER_SETUP] if "progress" in sections else (), *rest)
 
     monkeypatch.setattr(run_state, "restore", restore_all)
-    monkeypatch.setattr(_reading, "RandomAside", lambda generators: nullcontext())
+    monkeypatch.setattr(_reading, "PreservedRandom", lambda generators: nullcontext())
 
 
 def pending_validation_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

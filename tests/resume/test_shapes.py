@@ -241,5 +241,5 @@ def test_a_tensor_beyond_the_bound_is_reported_and_all_others_are_saved(tmp_path
     lines = list[str]()
     resumed, held = trainer(lines)
     resumed.advance(0)
-    assert said_at_resume(lines).count("is beyond 256 MiB that are saved without a `state_dict`") == 1
+    assert said_at_resume(lines).count("more than 256 MiB would be saved without a `state_dict`") == 1
     assert held.small.tolist() == held.array.tolist() == [3, 3] and held.new.tolist() == [4, 4]

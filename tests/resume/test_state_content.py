@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphtrain.state import content
-from graphtrain.state.content import ContentHash, content_hash, hold_the_same, is_equal
+from graphtrain.state.content import ContentHash, content_hash, have_equal_contents, is_equal
 
 
 class Sample:
@@ -108,5 +108,5 @@ EQUAL: list[tuple[Any, Any, bool, bool]] = [  # equal, and whether they hold the
 @pytest.mark.parametrize("row", EQUAL)
 def test_equality(row: tuple[Any, Any, bool, bool]) -> None:
     before, now, equal, same = row
-    assert (is_equal(before, now), hold_the_same(before, now)) == (equal, same)
-    assert (is_equal(now, before), hold_the_same(now, before)) == (equal, same)
+    assert (is_equal(before, now), have_equal_contents(before, now)) == (equal, same)
+    assert (is_equal(now, before), have_equal_contents(now, before)) == (equal, same)

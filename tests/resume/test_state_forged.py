@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.changes import restore
+from graphtrain.state.changes import restore_changes
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import Encoded, tagged
 
@@ -62,15 +62,15 @@ HERE = __name__
 FORGED: dict[str, tuple[Any, str]] = {
     "a dtype of objects": (bound("numpy.dtype", "|O"), "a type of objects"),
     "a view of objects": (bound("view", False, tagged("at", "model.weight"), "|O", [1], [8], 0), "a view of objects"),
-    "a type that is not standard": (bound("system", "ls"), "cannot be made"),
+    "a type that is not standard": (bound("system", "ls"), "no value can be created"),
     "a function of the system": (bound("named", "os", "system"), "no module `os` of yours defines `system`"),
     "a function of Python's": (bound("named", "subprocess", "run"), "no module `subprocess` of yours defines `run`"),
     "a function of torch's": (bound("named", "torch.serialization", "load"), "no module `torch.serialization`"),
     "a module in a module": (bound("named", HERE, "subprocess.run"), "defines `subprocess.run`"),
-    "a method": (bound("method", tagged("at", "model"), "load_state_dict"), "cannot be made"),
-    "a partial of the system's": (bound("partial", tagged("named", "os", "system")), "cannot be made"),
-    "an object with __del__": (bound("object", {}, HERE, "Dangerous"), "cannot be made"),
-    "an object with __setstate__": (bound("object", {}, HERE, "Restoring"), "cannot be made"),
+    "a method": (bound("method", tagged("at", "model"), "load_state_dict"), "no value can be created"),
+    "a partial of the system's": (bound("partial", tagged("named", "os", "system")), "no value can be created"),
+    "an object with __del__": (bound("object", {}, HERE, "Dangerous"), "no value can be created"),
+    "an object with __setstate__": (bound("object", {}, HERE, "Restoring"), "no value can be created"),
     "an object of a library": (
         bound("object", {}, "subprocess", "Popen"),
         "no module `subprocess` of yours",
@@ -95,6 +95,6 @@ def test_a_forged_section_is_an_error(name: str) -> None:
     task = Task()
     section, message = FORGED[name]
     with pytest.raises(CheckpointError) as caught:
-        restore(snapshot(task), section)
+        restore_changes(snapshot(task), section)
     assert message in str(caught.value)
     assert "FORGED" not in os.environ

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from graphtrain.state.modules import ModuleForm, capture_module, restore_module
+from graphtrain.state.modules import ModuleStructure, capture_module, restore_module
 from graphtrain.state.optimizers import kept_groups, load_optimizer
 
 
@@ -32,7 +32,7 @@ def test_what_a_state_dict_leaves_out_of_a_module_is_captured_and_restored() -> 
     net.body.eval()
     net.body.bias.requires_grad_(False)
     net.hidden = torch.full((2, 3), 5.0)
-    captured = capture_module(net, ModuleForm(net))
+    captured = capture_module(net, ModuleStructure(net))
     assert captured["buffers"].keys() == {"empty", "hidden"} and captured["parameters"].keys() == {"head.bias"}
     hidden, bias = other.hidden, other.head.bias
     restore_module(other, captured)

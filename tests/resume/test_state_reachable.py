@@ -99,14 +99,14 @@ def test_what_a_state_dict_covers() -> None:
     roots = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1)), "meter": Meter()}
     found = Reachable({**roots, "data": Meter(), "whole": Plain(x=[1])}, ["data"], ["whole"], with_code=False)
     assert list(found.stateful) == ["model", "optimizer", "meter"]
-    assert {path for path, reached in found.by_path.items() if reached.is_covered} == {
+    assert {path for path, reached in found.by_path.items() if reached.is_saved_elsewhere} == {
         "model.0", "model.0.weight", "model.0.weight.grad", "optimizer.param_groups", "optimizer.param_groups[0]",
         "optimizer.param_groups[0]['params']", "optimizer.param_groups[0]['lr']",
         "meter.total", "meter.held", "whole", "whole.x",
     }  # fmt: skip
     data = {path for path, reached in found.by_path.items() if reached.is_data}
     assert data == {"data", "data.total", "data.held", "data.more"}
-    assert found.by_path["meter"].covered == {"total", "another", "held"}
+    assert found.by_path["meter"].in_state_dict == {"total", "another", "held"}
     assert found.find(model) is found.by_path["model"] and found.find([1]) is None
 
 

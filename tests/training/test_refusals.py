@@ -127,6 +127,16 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
     "a name for a scheduler": (lambda: tiny(scheduler="cosine"), UsageError, ("`scheduler` must be a scheduler",)),
     "a tuple for a model": (lambda: tiny(model=(1, 2), optimizer=None), UsageError, ("must be a torch.nn.Module",)),
     "a negative seed": (lambda: tiny(seed=-1), UsageError, ("seed: expected an integer",)),
+    "text for a seed": (lambda: tiny(seed="7"), UsageError, ("seed: expected an integer", "got '7'")),
+    "a list for `about`": (lambda: tiny(about=[1]), UsageError, ("about: expected a mapping",)),
+    "a number for a run directory": (lambda: tiny(run_dir=3), UsageError,  # type: ignore[arg-type]
+                                     ("run_dir: expected a path; got 3",)),
+    "a number for a logger": (lambda: tiny(loggers=[3]), UsageError, ("loggers: expected a list of functions; got [",)),
+    "a function for loggers": (lambda: tiny(loggers=print), UsageError, ("loggers: expected a list of functions",)),
+    "a number for `notify`": (lambda: Trainer(FIT, notify=3), UsageError,  # type: ignore[arg-type]
+                              ("notify: expected a function; got 3",)),
+    "another name for a display": (lambda: Trainer(FIT, display="nope"), UsageError,  # type: ignore[arg-type]
+                                   ('display: expected "auto", None or a Display',)),
     "a scheduler that needs a metric": (plateau, UsageError, ("is a ReduceLROnPlateau, whose steps need a metric",)),
     "a step function without arguments": (lambda: tiny(training_step=lambda: None), UsageError, ("training_step",)),
     "a step function of one": (lambda: tiny(training_step=lambda batch: None), UsageError, ("training_step",)),

@@ -93,6 +93,23 @@ def test_an_object_with_state_that_nothing_reads_is_saved_and_reported() -> None
     assert "average" in trainer.resources
 
 
+def test_a_scheduler_of_an_optimizer_that_is_not_supplied_is_reported() -> None:
+    said: list[str] = []
+    model = nn.Linear(1, 1)
+    optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
+    schedulers = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 0.5) for each in (optimizer, other)]
+    tiny(said=said, model=model, optimizer=optimizer, scheduler=schedulers)
+    assert [line for line in said if "not supplied" in line] == [
+        "`scheduler[1]` changes the learning rate of an optimizer that was not supplied"
+    ]
+
+
+@pytest.mark.parametrize("n", [-3, "x"])
+def test_a_number_of_transitions_is_none_or_more(n: Any) -> None:
+    with pytest.raises(UsageError, match="n: expected an integer of at least 0; got "):
+        tiny().advance(n)
+
+
 def test_a_model_that_would_train_in_evaluation_mode_is_reported() -> None:
     """Pretrained models come so, and a cell of a notebook may have left it so; nobody would notice."""
     said: list[str] = []
@@ -102,7 +119,7 @@ def test_a_model_that_would_train_in_evaluation_mode_is_reported() -> None:
     assert not [line for line in said if "evaluation mode" in line], "the evaluation puts it back"
     trainer.resources["model"].eval()
     trainer.run()
-    assert [line for line in said if "`model` is in evaluation mode and is trained so" in line]
+    assert [line for line in said if "`model` trains in evaluation mode: " in line]
 
 
 @pytest.mark.parametrize("is_copy", [False, True], ids=["of another type", "of a copy"])
@@ -170,7 +187,7 @@ def test_without_a_run_directory_nothing_is_written(tmp_path: Path, monkeypatch:
     trainer = tiny()
     trainer.run()
     assert not list(tmp_path.iterdir())
-    with pytest.raises(UsageError, match="nowhere to save"):
+    with pytest.raises(UsageError, match="save: the trainer has no run directory"):
         trainer.save()
 
 

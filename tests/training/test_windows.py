@@ -122,7 +122,7 @@ def test_a_window_that_is_thrown_away_takes_its_count_with_it() -> None:
     trainer = of_tokens(tokens_as_number, "token_windows", "drop").trainer()
     while trainer.read("discard.runs") == 0:
         trainer.advance()
-    assert trainer.read("train_batch.counted") == 0
+    assert trainer.read("train_batch.window_count") == 0
 
 
 def test_evaluation_has_means_over_tokens_too() -> None:

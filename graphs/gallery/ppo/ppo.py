@@ -97,8 +97,8 @@ class CollectRollout:
                 following, rewards, ended = map(torch.tensor, env.step(actions.numpy()))
                 for name, column in {"values of `act`": values, "rewards": rewards, "ends of episodes": ended}.items():
                     if column.shape != seen.shape[:1]:
-                        what = f"`collect_rollout`: {name} of shape {[*column.shape]} for {len(seen)} environments"
-                        raise UsageError(what, "return one number for each, as in values.squeeze(1)")
+                        message = f"`collect_rollout`: {name} of shape {[*column.shape]} for {len(seen)} environments"
+                        raise UsageError(message, "return one number for each, as in values.squeeze(1)")
                 visits.append((seen, actions, log_probs, values, rewards.to(values), ended := ended.bool()))
                 earned = rewards if earned is None else earned + rewards
                 finished += earned[ended].tolist()

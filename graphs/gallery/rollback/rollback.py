@@ -23,10 +23,10 @@ nn = lazy_import("torch.nn")
 class Rollback:
     """Return to the last checkpoint if the loss of a batch spikes, and skip that batch and those before it.
 
-    The run returns to the last checkpoint with finite weights, including everything except the progress of this node,
-    and trains again from there. A guard reads `skipped`, so that skipped batches are fetched but not trained on. Before
-    the first checkpoint, a spike is reported and training continues, but a non-finite loss ends the run. With several
-    ranks, the mean of their losses is used. Every visit synchronizes with the device. The node needs a run directory.
+    The run returns to the last checkpoint with finite weights, except for the progress of this node, and trains again
+    from there. A guard reads `skipped`, so that skipped batches are fetched but not trained on. Before the first
+    checkpoint, a spike is reported and training continues, but a non-finite loss ends the run. With several ranks, the
+    mean of their losses is used. Every visit synchronizes with the device.
     Sources: Chowdhery et al., "PaLM: scaling language modeling with pathways", 2022, section 5.1; Kumar et al., "ZClip:
     adaptive spike mitigation for LLM pre-training", 2025.
 
@@ -86,15 +86,16 @@ class Rollback:
             self.variance = (1 - weight) * (self.variance + weight * difference**2)
         if value <= limit and math.isfinite(value):
             return
+        [[epoch, number]] = self._history.batches()
+        spike = f"the loss is {value:.4g} at batch {number + 1} of epoch {epoch + 1}"
         if self._history.restore(most=self.most):
             self.skips = [*self.skips, *self._history.batches(self.skip)]
+            self._notify(f"`rollback`: {spike}{f', above {limit:.4g}' if math.isfinite(value) else ''}")
             return
         hint = "checkpoint.every makes one earlier"
         if not math.isfinite(value):
-            [[epoch, number]] = self._history.batches()
-            spike = f"rollback: the loss is {value} at batch {number + 1} of epoch {epoch + 1}"
-            raise NotFiniteError(f"{spike}, and there is no checkpoint with finite weights to go back to", hint)
-        self._notify(f"rollback: a loss spikes before the first checkpoint, and the run trains on; {hint}")
+            raise NotFiniteError(f"rollback: {spike}; there is no checkpoint with finite weights to go back to", hint)
+        self._notify(f"rollback: a loss spikes before the first checkpoint, and training continues; {hint}")
 
 
 def setup() -> dict[str, Any]:

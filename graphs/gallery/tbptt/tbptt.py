@@ -74,8 +74,8 @@ class SplitBatch:
     def __call__(self, batch: Any, batches: int) -> tuple[Any, int]:
         if batches != self.of_batch:
             self.index, self.size, self.of_batch = 0, self.length, batches
-            own = 0 if batch is None else self._count(batch)
-            counts = [own] if self._ranks is None else self._ranks.gather(own)
+            count = 0 if batch is None else self._count(batch)
+            counts = [count] if self._ranks is None else self._ranks.gather(count)
             self.count = max(1, *counts)
             self.round_batches = max((rank + 1 for rank, count in enumerate(counts) if count), default=0)
         index, self.index = self.index, self.index + 1

@@ -13,7 +13,7 @@ from graphtrain.plain import is_equal
 from graphtrain.printable import one_line
 from graphtrain.report.display import panel
 from graphtrain.report.display.footer import can_be_drawn_on
-from graphtrain.report.numbers import counted
+from graphtrain.report.numbers import count
 from graphtrain.report.snapshot import Display, Snapshot
 
 _SILENCE_SECONDS = 60.0
@@ -69,13 +69,13 @@ class PlainLines(Display):
             step, epoch = int(row.get("step", step)), row.get("epoch", epoch) if epoch is not None else None
         steps = {name: snapshot.metric_steps.get(name, step) for name in snapshot.measured if name in metrics}
         words = [
-            *[f"{one_line(name)} {counted(value)}" for name, value in clocks.items()],
+            *[f"{one_line(name)} {count(value)}" for name, value in clocks.items()],
             *([f"step {step}"] if step is not None else []),
             *([f"epoch {epoch:.2f}"] if epoch is not None else []),
         ]
         for at, names in itertools.groupby(steps, steps.__getitem__):  # those of an earlier step are followed by it
             pairs = [f"{name} {value}" for name, value in panel.metrics(snapshot, names)]
-            words += pairs if at == step or at is None else [f"{', '.join(pairs)} (step {at:.0f})"]
+            words += pairs if step is None or at in (None, step) else [f"{', '.join(pairs)} (step {at:.0f})"]
         words += panel.batch(snapshot)
         if snapshot.evaluation is not None and snapshot.state == "running":
             words.append(panel.place(snapshot))

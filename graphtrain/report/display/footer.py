@@ -85,8 +85,8 @@ class Footer:
         frame = "".join(f"{line}\n" for line in [*lines][: max(self.size.lines - 1, 1)])
         with suppress(OSError, ValueError), self._alone():  # a closed terminal ends no run
             # Moves the cursor to the beginning of a line, and only there if it is at one: a line of blanks wraps.
-            fresh_line = " " * self.size.columns + "\r" if frame else ""
-            self._write((self._erasure() or fresh_line) + frame)
+            new_line = " " * self.size.columns + "\r" if frame else ""
+            self._write((self._erasure() or new_line) + frame)
             self._keep(frame)
 
     def close(self) -> None:

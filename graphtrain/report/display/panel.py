@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from graphtrain.printable import one_line
-from graphtrain.report.numbers import counted, duration, metric, rate, share, size
+from graphtrain.report.numbers import count, duration, metric, rate, share, size
 from graphtrain.report.snapshot import Snapshot
 
 _GAP = "  "
@@ -54,7 +54,7 @@ def batch(snapshot: Snapshot) -> list[str]:
 
 
 def _of(number: float, whole: float | None) -> str:
-    return f"{counted(number)}/{whole:.0f}" if whole else counted(number)
+    return f"{count(number)}/{whole:.0f}" if whole else count(number)
 
 
 def _epoch_number(snapshot: Snapshot, total: int | None) -> int:
@@ -109,10 +109,10 @@ def left(snapshot: Snapshot) -> list[str]:
 def pace(snapshot: Snapshot, width: float) -> list[str]:
     """Its speed and its use of resources; without the memory, and the elapsed time, where there is no room."""
     speed, elapsed, remaining = rates(snapshot), f"{duration(snapshot.elapsed_seconds)} elapsed", left(snapshot)
-    forms = [[*speed, elapsed, *remaining], [*speed, *remaining]]
+    layouts = [[*speed, elapsed, *remaining], [*speed, *remaining]]
     if snapshot.memory_bytes is not None:
-        forms.insert(0, [*forms[0], f"{size(snapshot.memory_bytes)} on {one_line(snapshot.device)}"])
-    return next((words for words in forms if cell_len(_GAP.join(words)) <= width), forms[-1])
+        layouts.insert(0, [*layouts[0], f"{size(snapshot.memory_bytes)} on {one_line(snapshot.device)}"])
+    return next((words for words in layouts if cell_len(_GAP.join(words)) <= width), layouts[-1])
 
 
 def host_time(snapshot: Snapshot) -> list[str]:
@@ -165,15 +165,15 @@ class Panel:
         """The bar, with as many facts as leave room for it."""
         separator = " | " if options.ascii_only else " · "
         state, part = place(self._snapshot), done(self._snapshot)
-        head, *others = facts(self._snapshot) or (one_line(self._snapshot.graph),)
+        head, *optional = facts(self._snapshot) or (one_line(self._snapshot.graph),)
         percent = f" {share(part)}" if part is not None else ""
         while True:
-            words = separator.join(filter(None, [*others, state]))
+            words = separator.join(filter(None, [*optional, state]))
             tail = percent + (_GAP + words if words else "")
             room = min(options.max_width - cell_len(head + tail) - 1, _MOST_BAR)
-            if not others or room >= (_LEAST_BAR if part is not None else -1):
+            if not optional or room >= (_LEAST_BAR if part is not None else -1):
                 break
-            others.pop()
+            optional.pop()
         line = Text().append(head, style="bold")
         if part is not None and room >= _LEAST_BAR:
             bar = console.render(ProgressBar(1.0, part, width=room), options)

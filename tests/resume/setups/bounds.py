@@ -1,4 +1,4 @@
-"""What cannot be saved, and is reported: positions, new code, other structure, and what is beyond a bound."""
+"""State that cannot be saved, and is reported."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def parameter_exchanged_in_mid_run() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("was given attributes: age")
+@row("training added attributes to it: age")
 def attribute_of_a_parameter_added_in_mid_run() -> dict[str, Any]:
     def step(model: Any, batch: Any) -> torch.Tensor:
         weight = model[0].weight

@@ -1,4 +1,4 @@
-"""What users have reported: each of these was called exact and was not, or the other way round."""
+"""Cases from bug reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers and the identity of what is in them."""
+"""Containers, and the identity of their items."""
 
 from __future__ import annotations
 

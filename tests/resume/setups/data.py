@@ -1,4 +1,4 @@
-"""Data with state of its own."""
+"""Data with state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random generators of four libraries, at five depths each."""
+"""Random generators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks the same from outside: data and containers in C that are changed in place, what a `state_dict` shares."""
+"""Changes in place, and objects that a `state_dict` shares."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dictionaries(count: int) -> list[dict[str, Any]]:
     return [{"x": row, "y": 0.0} for row in inputs]
 
 
-@row("holds other values than when it was saved")
+@row("has changed since the checkpoint")
 def one_of_1000_dictionaries_of_a_loader() -> dict[str, Any]:
     samples = dictionaries(1_000)
     return relabelled(Loader(samples, batch_size=143), lambda: samples[LATER].update(y=9.0))
@@ -51,7 +51,7 @@ class Labelled(torch.utils.data.Dataset[Any]):
         return {"x": self.inputs[index], "y": float(self.labels[index].sum())}
 
 
-@row("holds other values than when it was saved")
+@row("has changed since the checkpoint")
 def few_rows_of_8_mb_of_labels_in_torch_through_data() -> dict[str, Any]:
     data = Labelled(torch.zeros(1_000, 2_000))
 
@@ -61,7 +61,7 @@ def few_rows_of_8_mb_of_labels_in_torch_through_data() -> dict[str, Any]:
     return relabelled(Loader(data, batch_size=143), change)
 
 
-@row("holds other values than when it was saved")
+@row("has changed since the checkpoint")
 def one_of_100_batches_in_numpy() -> dict[str, Any]:
     generator = numpy.random.default_rng(7)
     data = [{"x": generator.normal(size=(4, 3)).astype("f4"), "y": numpy.zeros(4, "f4")} for _ in range(100)]

@@ -1,4 +1,4 @@
-"""State that attributes do not show: in memory of C, in contexts, behind names that are text, in torch's own lists."""
+"""State that attributes do not show: memory of C, contexts, weak references."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ class Samples(torch.utils.data.Dataset[Any]):
         return torch.full((3,), sample.number / 50 + sample.hard)
 
 
-@row("train_data holds other values than when it was saved")
+@row("train_data has changed since the checkpoint")
 def many_samples_that_change() -> dict[str, Any]:
     data = Samples()
 

@@ -1,4 +1,4 @@
-"""Models with state besides their parameters."""
+"""Modules with state besides their parameters."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def _without_state_dicts(is_left_out: Callable[[str], bool]) -> None:
 
     def put_back(run: StatefulObjects, saved: Section, exempt: Exemptions) -> Any:
         left_out = {*filter(is_left_out, {*saved, *run.objects.stateful})}
-        return whole.restore(run, saved, exempt._replace(fresh={*exempt.fresh, *left_out}))
+        return whole.restore(run, saved, exempt._replace(from_setup={*exempt.from_setup, *left_out}))
 
     run_state.SECTIONS["resources"] = Handler(whole.capture, put_back)
 

@@ -1,4 +1,4 @@
-"""State in functions, classes, modules and objects of the user's own."""
+"""State in functions, classes and objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers and schedules with state outside their `state_dict`, or shared with others."""
+"""Optimizers and schedulers with state outside their `state_dict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where state is: functions, closures, modules of the user's own; and what is left alone."""
+"""State in globals, closures, defaults and properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for another object, has another class or other code later, or is held by what a `state_dict` has too."""
+"""Views and aliases, and objects that change their class or code."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Hot(Cold):
     factor = 2.0
 
 
-@row("was given another class or other code")
+@row("has another class or other code now")
 def class_of_an_object_that_is_exchanged() -> dict[str, Any]:
     state = Cold()
 

@@ -1,4 +1,4 @@
-"""Values that step functions write into slots, and batches, that share what something else has."""
+"""Values in slots and batches that share memory with other state."""
 
 from __future__ import annotations
 
