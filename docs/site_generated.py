@@ -7,12 +7,15 @@ Markdown as if it stood on a page in `docs/`: its links are those of the reposit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import groupby
+from typing import Any
 
 from click.testing import CliRunner
 
+from graphtrain.adapters._training_arguments import INSTEAD, NO_EFFECT
+from graphtrain.adapters.lightning_flags import ELSEWHERE, EQUIVALENTS, REFUSED_CALLBACKS
 from graphtrain.checks.codes import CODES
 from graphtrain.checks.codes import FAMILIES as FAMILIES_OF_CODES
 from graphtrain.command.cli import COMMANDS, app
@@ -65,10 +68,44 @@ def checks() -> str:
     """Every code of a problem, one line each, in a table for each family."""
     tables = []
     for family, title in FAMILIES_OF_CODES.items():
-        rows = [f"| {name} | {' | '.join(code)} |" for name, code in CODES.items() if name.startswith(family)]
-        head = "| code | what is found | without the check | what to do |\n| --- | --- | --- | --- |"
-        tables.append("\n".join([f"## {family}xx: {title}\n\n{head}", *rows]))
-    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", "\n\n".join(tables))
+        rows = [[name, *code] for name, code in CODES.items() if name.startswith(family)]
+        table = _table(["code", "what is found", "without the check", "what to do"], rows)
+        tables.append(f"## {family}xx: {title}\n\n{table}")
+    return _with_links("\n\n".join(tables))
+
+
+def lightning_names() -> str:
+    """What the adapter for Lightning refuses: arguments, callbacks, attributes of `self.trainer`."""
+    arguments = [[f"`{name}`", _shown(values), instead] for name, (values, instead) in ELSEWHERE.items()]
+    tables = [_table(["argument of the Trainer", "an error unless it is", "here"], arguments)]
+    for title, refused in (("callback", REFUSED_CALLBACKS), ("attribute of `self.trainer`", EQUIVALENTS)):
+        tables.append(_table([title, "here"], [[f"`{name}`", instead] for name, instead in refused.items()]))
+    return "\n\n".join(tables)
+
+
+def _shown(values: tuple[Any, ...]) -> str:
+    return ", ".join(f"`{value!r}`" for value in values)
+
+
+def trainer_names() -> str:
+    """What the adapter for Transformers refuses in TrainingArguments, and what has no effect."""
+    refused = [[_quoted(names), _with_links(instead)] for instead, names in INSTEAD.items()]
+    ignored = f"These have no effect: {_quoted(sorted(NO_EFFECT))}."
+    return f"{_table(['an error, if it is set', 'here'], refused)}\n\n{ignored}"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(columns: list[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _with_links(text: str) -> str:
+    """The text with a link in place of the name of a page."""
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
 
 
 def _of(module: str, function: str) -> Callable[[], str]:
@@ -80,6 +117,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "checks": checks,
     "commands": commands,
+    "lightning-names": lightning_names,
+    "trainer-names": trainer_names,
     "gallery": _of("site_gallery", "gallery"),
     "set-ups": _of("site_set_ups", "set_ups"),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.data.source import Opened, Source
-from graphtrain.state.changes import changes_since
+from graphtrain.state.changes import changes_since, restore_changes
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
