@@ -16,7 +16,7 @@ from graphtrain.checks.registers import Questions, Registers
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import EPOCH_FIELDS
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.closures import COMPARISONS, Cell, Read, any_of, compile_guard, constant, never
+from graphtrain.language.closures import COMPARISONS, Cell, Getter, any_of, compile_guard, constant, never
 from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.changers import changers
 from graphtrain.plan.plan import PlanNode
@@ -176,7 +176,7 @@ class StubCells(Cells):
         is_begun = self._passed(node, FROM, start)
         return lambda: is_begun() and due()
 
-    def _passed(self, node: ProgramNode, amount: str, trigger: Trigger) -> Read:
+    def _passed(self, node: ProgramNode, amount: str, trigger: Trigger) -> Getter:
         """Whether an amount was passed: asked at each tick of its clocks, and true from then until the node runs."""
         scope, outcomes = node.scope, self.questions.outcomes
         number, is_new = self.questions.number(scope, (node.path, amount), first=False)
@@ -194,8 +194,8 @@ class StubCells(Cells):
 
     # ---- guards and expressions
 
-    def compiled(self, scope: Scope, expression: Expression) -> Read:
-        questions: list[Read] = []
+    def compiled(self, scope: Scope, expression: Expression) -> Getter:
+        questions: list[Getter] = []
 
         def numbered(part: Expression) -> Expression:
             if isinstance(part, Operation) and part.name in _CONNECTIVES:
@@ -211,7 +211,7 @@ class StubCells(Cells):
 
         return compile_guard(numbered(expression), cell)
 
-    def _question(self, scope: Scope, part: Expression) -> Read:
+    def _question(self, scope: Scope, part: Expression) -> Getter:
         """The truth value of a comparison, or of what is read: computed where all of it is known, else asked."""
         if isinstance(part, FieldOf) and part.field == "due":
             return self.named(scope, part).read
@@ -270,7 +270,7 @@ class StubCells(Cells):
                 return None
         return small(known) if is_read else None
 
-    def expression(self, ref: Ref) -> Read:
+    def expression(self, ref: Ref) -> Getter:
         scope = self._program.scopes.get(ref.path)
         if scope is None:  # of a node in a bypassed body
             return super().expression(ref)
@@ -292,7 +292,7 @@ class StubCells(Cells):
                 return Cell(self._slot(ref.path))
         return Cell(_unknown)
 
-    def _slot(self, path: str) -> Read:
+    def _slot(self, path: str) -> Getter:
         slots = self._program.slots
         self.read_slots.add(path)
 

@@ -1,4 +1,4 @@
-"""Batches: how many samples they hold, moving them to a device, and what they are known by later."""
+"""Batches: how many samples they hold, moving them to a device, and the trace that recognizes one after a resume."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count_samples(batch: Any) -> int:
 def move(batch: Any, device: torch.device) -> Any:
     """A nest of mappings, tuples, lists and dataclasses with every tensor on the device.
 
-    What else has a method `to`, such as a `PackedSequence`, moves itself; but for mappings.
+    Other objects with a method `to`, such as a `PackedSequence`, move themselves.
 
     >>> [tensor.device.type for tensor in move([torch.zeros(2), {"mask": torch.ones(2)}], torch.device("meta"))[:1]]
     ['meta']
@@ -90,7 +90,7 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
 
 
 def as_tuples(batch: Any) -> Any:
-    """What to keep of a batch to know its tensors later: a dict or a list may be given others meanwhile."""
+    """The batch with tuples in place of its dicts and lists, whose items may be replaced later."""
     if type(batch) not in NESTS:
         return batch
     parts = tuple(batch.values()) if type(batch) is dict else tuple(batch)
@@ -98,9 +98,9 @@ def as_tuples(batch: Any) -> Any:
 
 
 def trace(parts: Any) -> dict[str, Any]:
-    """A hash of the tensors in what `as_tuples` gave, and how often they were changed.
+    """A hash of the tensors of a batch, as `as_tuples` returns it, and how often they were changed in place.
 
-    Those with values on the host are hashed; of more than 64 KiB a sample.
+    Only plain tensors on the CPU are hashed; above 64 KiB, a sample of their values.
 
     >>> tensor = torch.zeros(2); before = trace((tensor, "a")); tensor += 1; after = trace((tensor,))
     >>> before["versions"], after["versions"], before["hash"] == after["hash"]

@@ -49,7 +49,7 @@ class Loader:
         num_workers: processes that load batches ahead. Default: 0, load in this process.
         collate_fn: makes a batch of a list of samples. Default: torch's `default_collate`.
         drop_last: True drops the last batch if it is incomplete. Default: False.
-        seed: of order and batches. Default: the run's.
+        seed: determines the order and the random numbers of batches. Default: the seed of the run.
         options: further keywords of `DataLoader`, such as pin_memory, persistent_workers and prefetch_factor.
 
     >>> loader = Loader(range(10), batch_size=4, shuffle=True, seed=1)
@@ -58,7 +58,7 @@ class Loader:
     (3, True)
     """
 
-    # Made when batches are drawn, whose order follows from the epoch alone; and what changes no batch.
+    # Created when batches are drawn, whose order follows from the epoch alone; and settings that change no batch.
     _graphtrain_not_state = ("_inner", "_numbered", "_options", "num_workers")
 
     def __init__(
@@ -89,7 +89,7 @@ class Loader:
             "`sampler` and `shuffle` are mutually exclusive": sampler is not None and shuffle,
             "`batch_sampler` excludes batch_size, shuffle, sampler and drop_last": is_listed and excluded,
             f"batch_size must be a whole number > 0, or None; got {batch_size!r}": not is_size,
-            "in_order=False gives batches in the order workers finish, which is not reproducible": not in_order,
+            "in_order=False yields batches in the order workers finish, which is not reproducible": not in_order,
         }
         for refusal in [text for text, applies in refusals.items() if applies]:
             raise DataError(f"Loader: {refusal}")
@@ -115,15 +115,16 @@ class Loader:
     def batches(
         self, epoch: int, start: int = 0, seed: int = 0, *, indices: torch.Tensor | None = None
     ) -> Iterator[Any]:
-        """The batches of an epoch from number `start`; `seed` is the run's, for a loader that has none.
+        """The batches of an epoch, from the one with the number `start`.
 
         Arguments:
-            indices: the samples that the epoch has, in their order, or shuffled. Default: all of the dataset.
+            seed: the seed of the run, for a loader without one. Default: 0.
+            indices: the samples of the epoch, which are shuffled if the loader shuffles. Default: the whole dataset.
         """
         return self.load(self.epoch(epoch, seed, indices=indices), itertools.count(start))
 
     def epoch(self, epoch: int, seed: int = 0, *, indices: torch.Tensor | None = None) -> NumberedEpoch:
-        """An epoch of which any batches can be loaded, by their numbers; the arguments are those of `batches`.
+        """An epoch whose batches can be loaded in any order, by their numbers; for the arguments, see `batches`.
 
         >>> loader = Loader(range(10), batch_size=4); epoch = loader.epoch(0)
         >>> len(epoch), epoch.samples(2), list(loader.load(epoch, iter([2])))
@@ -138,8 +139,8 @@ class Loader:
         return NumberedEpoch(order, None if is_in_batches else self.batch_size, self.drop_last, seed, epoch)
 
     def load(self, epoch: NumberedEpoch, numbers: Iterator[int]) -> Iterator[Any]:
-        """The batches of an epoch with these numbers, which are asked for as workers are free."""
-        self._numbered.jobs = map(epoch.job, numbers)  # numbers may go on after their end, as in no generator
+        """The batches of an epoch with these numbers; `numbers` is read whenever a worker is free."""
+        self._numbered.jobs = map(epoch.job, numbers)  # not a generator, which would end with the first StopIteration
         if self._inner is None:
             fetch = _SeededFetch(self.dataset, self._collate, in_workers=self.num_workers > 0)
             # A separate generator: the inner loader's base seed must not be drawn from the global one.
@@ -156,16 +157,13 @@ class Loader:
         return iterator
 
     def _order(self, indices: torch.Tensor | None) -> tuple[Any, bool]:
-        """What an epoch has, in its order, and whether that is batches.
-
-        A sampler is exhausted here, while the epoch's seed is set.
-        """
+        """The indices of an epoch, in order, and whether each is a batch; a sampler is read to its end here."""
         for sampler, is_in_batches in ((self.batch_sampler, True), (self.sampler, False)):
             if sampler is not None:
                 if length_of(sampler) is None:  # it may have no end
                     raise DataError(
-                        f"Loader: the {type(sampler).__name__} has no length, and an epoch is drawn when it begins",
-                        "give it a `__len__`; or pass a DataLoader, which draws batch by batch",
+                        f"Loader: the {type(sampler).__name__} has no length, but an epoch is drawn when it begins",
+                        "add a `__len__`; or pass a DataLoader, which draws batch by batch",
                     )
                 return list(sampler), is_in_batches
         if self.shuffle:
@@ -177,10 +175,10 @@ class Loader:
 @final
 @dataclass(frozen=True)
 class NumberedEpoch:
-    """What an epoch of a `Loader` has, in its order, and how it is cut into batches, of which any can be loaded.
+    """The samples of an epoch of a `Loader`, in order, cut into batches that can be loaded by their numbers.
 
-    Persistent workers hold it as long as they live. It must not lead back to their loader: only the garbage collector
-    ends what is in a cycle, after the queues by which workers are told to end, and waits ten seconds for each of them.
+    Persistent workers keep it alive, so it must not refer to their loader: a cycle is left to the garbage collector,
+    which destroys the queues that tell workers to end first, and then waits ten seconds for each worker.
     """
 
     order: Any  # the indices of samples, or of all batches
@@ -190,11 +188,11 @@ class NumberedEpoch:
     epoch: int
 
     def job(self, number: int) -> Job:
-        """What has to be loaded for a batch, by its number."""
+        """The arguments with which a worker loads the batch of this number."""
         return self.seed, self.epoch, number, self.indices(number)
 
     def indices(self, number: int) -> Any:
-        """The samples of a batch, by their numbers in the dataset; raises `StopIteration` if there is no such batch."""
+        """The indices of the samples of a batch; raises `StopIteration` if there is no such batch."""
         if number >= len(self):
             raise StopIteration
         first, size = number * (self.size or 1), self.size or 1
@@ -203,7 +201,7 @@ class NumberedEpoch:
         return listed[0] if self.size is None else listed
 
     def __len__(self) -> int:
-        """How many batches it has, by its order: those that a sampler gives, whatever its `len()` is."""
+        """The number of batches, from the indices that were drawn, whatever the `len()` of a sampler is."""
         samples, size = len(self.order), self.size or 1
         return samples // size if self.drop_last else -(-samples // size)
 
@@ -231,7 +229,7 @@ class _SeededFetch(Dataset[Any]):
 
     def __getitem__(self, job: Job) -> Any:
         seed, epoch, number, indices = job
-        if epoch != self._epoch:  # to look for generators anywhere takes long
+        if epoch != self._epoch:  # the search for generators takes long
             self._epoch, self._generators = epoch, _Generators(self._dataset, self._collate)
             self._is_told = any(hasattr(part, "set_epoch") for part in parts_of(self._dataset))
         batch_seed = derived_seed(seed, epoch, number)
@@ -251,7 +249,7 @@ class _SeededFetch(Dataset[Any]):
 
 
 class _Generators:
-    """The generators that these hold, at any depth, and those that the objects nearest to them come to hold."""
+    """The generators in these objects, at any depth, and those that appear later in the objects nearest to them."""
 
     def __init__(self, *parts: Any) -> None:
         roots = {f"{number}": part for number, part in enumerate(parts) if part is not None}
@@ -263,7 +261,7 @@ class _Generators:
         self._all: list[AnyGenerator] = []
 
     def all(self) -> list[AnyGenerator]:
-        """Those there are now; 0.3 us for each object that may hold one, where none has changed."""
+        """The generators as of now; 0.3 us for each watched object if nothing has changed."""
         values = [value for attributes in self._attributes for value in attributes.values()]
         if len(values) != len(self._values) or not all(map(operator.is_, values, self._values)):
             self._values = values

@@ -1,4 +1,4 @@
-"""Loaders as they are supplied: alone, or several in one mapping."""
+"""Loaders as resources: a single one, or several in a mapping."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
 
 
 def are_loaders(data: Any) -> bool:
-    """True for a mapping of loaders; the columns of a data set are none.
+    """True for a mapping of loaders; False for a mapping of the columns of a data set.
 
     >>> are_loaders({"clean": [1, 2], "noisy": [3]}), are_loaders({"inputs": torch.ones(2)}), are_loaders({})
     (True, False, False)
@@ -33,7 +33,7 @@ def loaders_of(data: Any) -> dict[str, Any]:
     """The loaders in a mapping, by name; none for other data.
 
     Raises:
-        DataError: a name is no text, is empty, or has a slash, which separates parts of the names of metrics.
+        DataError: a name is not a string, is empty, or has a slash, which separates parts of the names of metrics.
 
     >>> loaders_of({"clean": [1]}), loaders_of([1])
     ({'clean': [1]}, {})
@@ -43,14 +43,14 @@ def loaders_of(data: Any) -> dict[str, Any]:
     for name in data:
         if not isinstance(name, str) or not name or "/" in name:
             raise DataError(
-                f"a loader is named {name!r}, and metrics have its name, as in `val/NAME/loss`",
-                "name each loader in the mapping by a text without a slash",
+                f"a loader is named {name!r}, which cannot be part of a metric such as `val/NAME/loss`",
+                "name each loader in the mapping by a string without a slash",
             )
     return dict(data)
 
 
 def by_name(resources: Mapping[str, Any], drawn: Collection[str] = ()) -> Iterator[tuple[str, Any]]:
-    """Resources by name, and instead of a mapping of loaders each of them; `drawn` as for `is_data`.
+    """Resources by name, with each loader of a mapping by itself; for `drawn`, see `is_data`.
 
     >>> dict(by_name({"val_data": {"clean": [1]}, "train_data": [2]}))
     {'val_data.clean': [1], 'train_data': [2]}
@@ -63,10 +63,10 @@ def by_name(resources: Mapping[str, Any], drawn: Collection[str] = ()) -> Iterat
 
 
 def is_data(name: str, resource: Any, drawn: Collection[str] = ()) -> bool:
-    """True for data: a resource that nodes draw batches from, or with a name like ``val_data``, and each loader in it.
+    """True for a resource that nodes draw batches from, or with a name like ``val_data``; also for a loader in one.
 
     Arguments:
-        drawn: the names of the resources that nodes draw batches from. Default: they are not known.
+        drawn: the names of the resources that nodes draw batches from. Default: unknown, the name decides.
     """
     name = name.partition(".")[0]
     return resource is not None and (name in drawn or name.endswith("data"))

@@ -1,4 +1,4 @@
-"""What determines the order and the length of an epoch: the generators of data, its number, its samples, `indices`."""
+"""What determines the order and the length of an epoch: generators, `set_epoch`, samplers and `indices`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AT_ONCE = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSa
 def parts_of(*loaders: Any) -> list[Any]:
     """Loaders with their samplers, transforms and data sets, at any depth: each once."""
     waiting, parts = [*loaders], dict[int, Any]()
-    for part in waiting:  # which grows
+    for part in waiting:  # the list grows meanwhile
         if part is not None and id(part) not in parts:
             parts[id(part)], attributes = part, getattr(part, "__dict__", {})
             waiting += [attributes[name] for name in _PARTS if name in attributes]
@@ -37,7 +37,7 @@ def parts_of(*loaders: Any) -> list[Any]:
 
 
 def generator_objects(data: Any) -> list[Any]:
-    """The generators that are attributes of loaders, their samplers, data sets at any depth, transforms, `collate_fn`.
+    """The generators that are attributes of loaders and of their samplers, data sets, transforms and `collate_fn`.
 
     >>> len(generator_objects(DataLoader(range(4), sampler=RandomSampler(range(4), generator=torch.Generator()))))
     1
@@ -48,17 +48,17 @@ def generator_objects(data: Any) -> list[Any]:
 
 
 def generators_of(data: Any) -> list[AnyGenerator]:
-    """The same, behind one interface."""
+    """The generators of `generator_objects`, behind one interface."""
     return list(map(generator_of, generator_objects(data)))
 
 
 def drawn_from(data: Any) -> list[AnyGenerator]:
-    """All generators that data may draw from: its own, and the global ones."""
+    """All generators that data may draw from, including the global ones."""
     return [*generators_of(data), *named_generators().values()]
 
 
 def set_states(generators: Iterable[AnyGenerator], states: Iterable[Any]) -> None:
-    """Put generators in these states, as far as there are both."""
+    """Set the generators to these states; whichever list is longer, the rest is ignored."""
     for generator, saved in zip(generators, states, strict=False):
         generator.set_state(saved)
 
@@ -71,7 +71,7 @@ def announce_epoch(data: Any, epoch: int) -> None:
 
 
 def draws_at_once(loader: DataLoader[Any]) -> bool:
-    """True if an epoch's order is known to be drawn when it begins, or from a generator that nothing else uses.
+    """True if the sampler is one of torch's, which draw an order when an epoch begins, or from their own generator.
 
     >>> draws_at_once(DataLoader(range(4), 2, shuffle=True)), draws_at_once(DataLoader(range(4), 2, sampler=[3, 1]))
     (True, False)
@@ -83,7 +83,7 @@ def draws_at_once(loader: DataLoader[Any]) -> bool:
 
 
 def samples_per_batch(loader: Any) -> int | None:
-    """How many samples a loader puts in a batch; None where its batches are not made by their size.
+    """The batch size of a loader; None if its batches are not determined by a size.
 
     >>> samples_per_batch(DataLoader(range(8), 4)), samples_per_batch(DataLoader(range(8), None))
     (4, 1)
@@ -97,7 +97,7 @@ def samples_per_batch(loader: Any) -> int | None:
 
 
 def length_of(data: Any) -> int | None:
-    """``len(data)``; None where it has none."""
+    """``len(data)``, or None if it has no length."""
     try:
         return len(data)
     except (TypeError, NotImplementedError):
@@ -105,10 +105,10 @@ def length_of(data: Any) -> int | None:
 
 
 def selection_of(indices: Any, length: int) -> torch.Tensor:
-    """The numbers in a list, a tuple, a range, or a tensor or an array with one dimension, as a tensor of their own.
+    """A copy of `indices`, a sequence or an array of one dimension, as a tensor of integers on the CPU.
 
     Raises:
-        DataError: they are no numbers below `length`, or there are none.
+        DataError: there are none, or one is not a whole number from 0 to below `length`.
 
     >>> selection_of(range(2, 8, 3), 8)
     tensor([2, 5])

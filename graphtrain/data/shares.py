@@ -1,6 +1,6 @@
-"""How several ranks go through an epoch: in rounds of one batch for each of them, of which rank r takes the r-th.
+"""How several ranks share an epoch: in rounds of one batch for each rank; rank r takes the r-th batch of a round.
 
-A round is smaller where the epoch or an open window takes fewer batches.
+A round is smaller at the end of the epoch, or if the open window needs fewer batches.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from graphtrain.data.loader import Loader, NumberedEpoch
 
 
 def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]) -> int:
-    """The micro-batches of a round: one for each rank, or as many as the epoch and the open windows still have.
+    """The number of micro-batches in a round: one for each rank, or as many as the epoch and the open windows need.
 
     Arguments:
         first: the number of its first micro-batch in the epoch.
-        end: how many the epoch has; None where that is not known.
-        left: how many each open window still takes.
+        end: the number of micro-batches in the epoch; None if unknown.
+        left: for each open window, how many it still needs; 0 if none is open.
 
     >>> round_size(20, 23, 4, []), round_size(4, 23, 4, [2]), round_size(4, 23, 4, [0])
     (3, 2, 4)
@@ -28,9 +28,9 @@ def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]
 
 @final
 class RankBatches:
-    """The batches of an epoch of a `Loader` that one of several ranks loads, and none of the others.
+    """The batches of an epoch of a `Loader` that one of several ranks takes; it loads no others.
 
-    Workers load ahead what the rank takes while every round has a batch for each; after another round they start again.
+    Workers load ahead as long as every round has a batch for each rank; after a smaller round they are restarted.
     """
 
     def __init__(self, loader: Loader, epoch: NumberedEpoch, world_size: int) -> None:
@@ -40,7 +40,7 @@ class RankBatches:
         self._next = -1
 
     def batch(self, number: int, end: int) -> Any:
-        """The batch of this number, in an epoch that ends before the batch `end`."""
+        """The batch of this number in an epoch of `end` batches."""
         if number != self._next:
             self.release()
             self._batches = self._loader.load(self.epoch, iter(range(number, end, self._world_size)))

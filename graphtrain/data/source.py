@@ -40,14 +40,14 @@ from graphtrain.state.kinds import is_users
 
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
 _DIFFERS = (
-    "gives another batch after a state of its own than before: that state is not complete; complete it, or pass an "
-    "iterable without a `state_dict`, of which a resume draws the batches of the epoch again"
+    "gives another batch after `load_state_dict` than before: its `state_dict` is incomplete; complete it, or pass an "
+    "iterable without a `state_dict`: a resume then draws the batches of the epoch again"
 )
-_NO_SAMPLE = "was saved with a state of its own, before a second batch could show that it is complete"
+_NO_SAMPLE = "was saved before its second batch, so nothing shows whether its `state_dict` is complete"
 
 
 class Opened(NamedTuple):
-    """An epoch from its start: its batches, its length as far as that is known, and the state that `reopen` needs."""
+    """An epoch from its start: its batches, its length (None if unknown), and the state that `reopen` needs."""
 
     batches: Any
     length: int | None
@@ -55,25 +55,25 @@ class Opened(NamedTuple):
 
 
 class Seeds(NamedTuple):
-    """The seeds of what data draws between training, which a resume draws without it: by the epoch and the batch.
+    """Seeds by epoch and batch, for data that draws random numbers between steps: a resume draws them without steps.
 
     Attributes:
-        seed: the run's.
-        are_common: True among several ranks, whose generators differ: all that data draws is the same on each of them.
+        seed: the seed of the run.
+        are_common: True among several ranks, whose generators differ: data draws the same numbers on each of them.
     """
 
     seed: int = 0
     are_common: bool = False
 
     def of(self, state: dict[str, Any]) -> Seeds:
-        """Those of an epoch with this state: begun or continued by several ranks, it is continued so by one too."""
+        """The seeds for an epoch with this state; one that several ranks have read stays common, also on one rank."""
         if self.are_common:
             state["common"] = True
         return self._replace(are_common="common" in state)
 
     @contextmanager
     def common(self, generators: Iterable[AnyGenerator], *numbers: int) -> Iterator[None]:
-        """A span in which ranks draw the same, from these generators too: an epoch is begun, or a batch is fetched."""
+        """Within this context, all ranks draw the same numbers, from these generators too."""
         if not self.are_common:
             yield
             return
@@ -82,7 +82,7 @@ class Seeds(NamedTuple):
             yield
 
     def following(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
-        """The same batches of an epoch; each after the first is drawn under a seed of its own: 20 us."""
+        """The batches of an epoch, each after the first drawn under its own seed (20 us)."""
         preserved = PreservedRandom()
         yield from itertools.islice(batches, 1)
         for number in itertools.count(1):
@@ -98,10 +98,10 @@ class Source(ABC):
     """Data with a position.
 
     Attributes:
-        data: what is read.
+        data: the resource that is read.
         redraws: True if `reopen` draws exactly the same batches again, bit for bit.
         replays: True if `reopen` draws all batches of the epoch again.
-        takes_indices: True if `open` does; others are opened without.
+        takes_indices: True if `open` takes `indices`.
     """
 
     data: Any
@@ -109,24 +109,24 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        """Begin an epoch, of all data or of what has the numbers `indices`.
+        """Begin an epoch, of all data or of what `indices` select.
 
-        The length is read after the data was told the epoch, and before `iter()`.
+        The length is read after `set_epoch`, and before `iter()`.
         """
 
     @abstractmethod
     def reopen(self, epoch: int, drawn: int, state: dict[str, Any]) -> Any:
-        """Continue an epoch after `drawn` batches. May leave the random generators, and the data, in any state.
+        """Continue an epoch after `drawn` batches; may leave the random generators and the data in any state.
 
-        Whatever has to be saved beyond `drawn` is added to `state` while the epoch goes on, here as in `open`.
+        What has to be saved besides `drawn` is added to `state` during the epoch, here as in `open`.
         """
 
     def position(self) -> dict[str, Any]:
-        """The position that the data itself reports; empty if it has none."""
+        """The position that the data reports itself; empty if it reports none."""
         return {}
 
     def load_position(self, position: dict[str, Any]) -> str:
-        """Take what `position` returned, for `open` or `reopen`, one of which follows; returns why they may differ."""
+        """Load a position before `open` or `reopen`; returns why batches may differ, empty if they do not."""
         return ""
 
 
@@ -142,11 +142,11 @@ def source_of(
     """The source for this kind of data.
 
     Arguments:
-        seeds: by the run's seed, also for a `Loader` that has none of its own.
+        seeds: from the seed of the run, also for a `Loader` without one.
         saving: True if positions will be saved; data that cannot be reopened is then refused.
         notify: called with a line about what a resume of this data will cost.
-        limit: the most batches in an epoch. Default: all.
-        is_followed: True for data whose attributes are saved, so that it is drawn again, whatever state it has.
+        limit: the largest number of batches in an epoch. Default: all.
+        is_followed: True for data whose attributes are saved: it is drawn again, even if it has a `state_dict`.
     """
     kind = type(data).__name__
     if isinstance(data, Loader | list | tuple):
@@ -160,7 +160,7 @@ def source_of(
         if limit is not None and saving:
             raise DataError(
                 f"next_batch.limit = {limit}: the data is a {kind} that keeps its own position, which is undefined "
-                "after an epoch cut short by the limit",
+                "after an epoch that the limit has cut short",
                 "end the epochs in the data; or pass an iterable without a `state_dict`, whose `__iter__` starts over",
             )
         return Stateful(data, seeds)
@@ -175,12 +175,12 @@ def source_of(
         raise DataError(
             "a DataLoader with persistent_workers=True cannot be resumed exactly: its workers keep random states that "
             "nothing can restore",
-            "use persistent_workers=False, or a graphtrain.Loader, if the data set has samples by number",
+            "use persistent_workers=False; or, for a map-style dataset, a graphtrain.Loader",
         )
     if saving and (isinstance(data, DataLoader) or _has_state(data)):
         notify(
             f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again; "
-            "a graphtrain.Loader resumes at once, and takes the same keywords, if the data set has samples by number"
+            "for a map-style dataset, a graphtrain.Loader takes the same keywords, and resumes at once"
         )
     return Replayed(data, once, seeds)
 
@@ -190,16 +190,16 @@ def _is_map_style(data: Any) -> bool:
 
 
 def _has_state(data: Any) -> bool:
-    """True for data that may keep its position; the state of a module has none."""
+    """True for data with a `state_dict`, which may hold its position; that of a module does not."""
     has_all = all(callable(getattr(data, name, None)) for name in ("state_dict", "load_state_dict", "__iter__"))
     return has_all and not isinstance(data, torch.nn.Module)
 
 
 def keeps_position(data: Any) -> bool:
-    """True for data whose `state_dict` may determine its batches, apart from the generators: a sample shows it.
+    """True for data whose `state_dict` may determine its batches, apart from the generators.
 
-    It does not in a stream of `datasets` with a shuffle buffer, and in a DataLoader with a state, such as torchdata's,
-    unless it is in this process and its data set has one: such loaders do not restore the random numbers of workers, or
+    It does not for a stream of `datasets` with a shuffle buffer. For a stateful DataLoader, such as torchdata's, it
+    does only without workers and with a stateful data set: others do not restore the random numbers of workers, or
     fast-forward by drawing from the generators as they are.
     """
     if not _has_state(data):
@@ -207,7 +207,7 @@ def keeps_position(data: Any) -> bool:
     if isinstance(data, DataLoader) and (data.num_workers or not _has_state(data.dataset) or _is_map_style(data)):
         return False
     waiting = [getattr(each, "_ex_iterable", None) for each in (data, getattr(data, "dataset", None))]
-    for part in filter(None, waiting):  # which grows
+    for part in filter(None, waiting):  # the list grows meanwhile
         waiting += [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
     return all(type(part).__name__ != "BufferShuffledExamplesIterable" for part in waiting)
 
@@ -225,7 +225,7 @@ class Numbered(Source):
     def __init__(self, data: Loader | Sequence[Any], seeds: Seeds) -> None:
         self.takes_indices = getattr(data, "sampler", None) is getattr(data, "batch_sampler", None)  # as both are None
         self.data, self._seed, self.world_size = data, seeds.seed, 1
-        self._number = -1  # of the epoch that this process has begun: a sampler is asked for its order once
+        self._number = -1  # of the epoch that this process has begun: a sampler is iterated over once
         self._epoch: Any = ()
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
@@ -259,8 +259,8 @@ class Numbered(Source):
 class Stateful(Source):
     """Data that keeps its own position: after `load_state_dict`, the next `iter()` continues from there.
 
-    That is torchdata's convention. The state is read when the run is captured, not at every batch, and before the
-    second batch of what is opened: that batch is a sample, which shows a resume whether the state is complete.
+    That is torchdata's convention. The state is read when the run is saved, and before the second batch of an epoch.
+    A resume fetches that batch again, as a sample that shows whether the state is complete.
     """
 
     def __init__(self, data: Any, seeds: Seeds) -> None:
@@ -292,14 +292,14 @@ class Stateful(Source):
         return self._following(self._after(epoch, self._loaded["data"], seeds), epoch, drawn, seeds)
 
     def _after(self, epoch: int, position: Any, seeds: Seeds) -> Iterator[Any]:
-        """The batches behind a position in an epoch."""
+        """The batches after a position in an epoch."""
         announce_epoch(self.data, epoch)
         self.data.load_state_dict(copy.deepcopy(position))  # what `position` reports must not change
         with seeds.common((), epoch):
             return iterate(self.data)
 
     def _following(self, batches: Iterator[Any], epoch: int, drawn: int, seeds: Seeds) -> Iterator[Any]:
-        """The same batches. After the first the data reports its position; the second of an epoch is the sample."""
+        """The batches. After the first, the data reports its position; the second of an epoch is the sample."""
         for number in itertools.count(drawn):
             before: dict[str, Any] = {}
             with seeds.common((), epoch, number):
@@ -322,7 +322,7 @@ class Stateful(Source):
         if not sample:
             return _NO_SAMPLE
         with PreservedRandom(drawn_from(self.data)):
-            for _ in range(2):  # what `iter` changes and the state leaves out shows the second time
+            for _ in range(2):  # a change by `iter` that the state does not hold shows the second time
                 batches = self._after(sample["epoch"], sample["data"], self._seeds)
                 set_states(drawn_from(self.data), sample["random"])
                 hashes.add(_hash_of(next(batches, None)))
@@ -341,12 +341,12 @@ class Stateful(Source):
 class Replayed(Source):
     """Anything that can be iterated over repeatedly: the same random state at `iter()` gives the same batches.
 
-    That holds for what is drawn up to the first batch. What may draw later on, between training, as a shuffle buffer
-    does, draws each further batch under a seed: the sampler of a DataLoader, or the whole iterator. torch's samplers
-    that draw at once need none, nor does an iterable dataset in workers, which have random numbers of their own.
+    That state determines what is drawn up to the first batch. A sampler or an iterator that may draw later, between
+    steps, as a shuffle buffer does, draws each further batch under a seed. torch's samplers, which draw at once, need
+    none, and neither does an iterable dataset in workers, which have their own random numbers.
 
     Arguments:
-        once: True for data that can be iterated over only once: it can be opened, but not reopened after that.
+        once: True for data that can be iterated over only once: it can be opened, but not reopened.
     """
 
     replays = True
@@ -362,7 +362,7 @@ class Replayed(Source):
         return Opened(self._batches(epoch, state), length_of(self.data), state)
 
     def _batches(self, epoch: int, state: dict[str, Any]) -> Iterator[Any]:
-        """The batches of an epoch, the first of which draws by the random numbers in its state, or now."""
+        """The batches of an epoch, the first drawn from the random state in `state`, or else from the current one."""
         seeds = self._seeds.of(state)
         with seeds.common(generators_of(self.data), epoch):
             if "random" in state:
@@ -397,17 +397,17 @@ class Replayed(Source):
 
 
 def ended_early(number: int, drawn: int) -> DataError:
-    """The error where data ends before a batch that it gave before."""
+    """The error for data that ends before a batch that it gave earlier."""
     return DataError(
-        f"the data ended after {number} batches, it gave {drawn} before: it has changed",
-        "restore it; and `setup` must not draw batches from it, unless `__iter__` starts over",
+        f"the data ended after {number} batches, but gave {drawn} before: it has changed",
+        "restore it; if `setup` draws batches from it, `__iter__` must start over",
     )
 
 
 def position_unknown(data: Any) -> DataError:
-    """The error where what is open cannot be opened again."""
+    """The error for an open epoch that cannot be reopened."""
     return DataError(
         "the run is inside an epoch that was begun with other data or loaders, or with data that can be iterated over "
         f"only once: its position is not defined in a {type(data).__name__}",
-        "change them, or the node that fetches batches, at the end of an epoch; or pass a list or a graphtrain.Loader",
+        "change data, loaders or the node that fetches at the end of an epoch; or pass a list or a graphtrain.Loader",
     )

@@ -1,4 +1,4 @@
-"""What data holds beside its position, such as a cache or a counter; and what of its batches cannot be promised."""
+"""The state of data besides its position, such as a cache or a counter, and the comparisons after a resume."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class DataState:
     """The state of the data of a run, and what nodes report about it.
 
     Attributes:
-        snapshot: what was reachable when the run began; None before, and where nothing of it is known.
-        comparisons: called once everything is restored; each returns what is not as it was, empty for nothing.
+        snapshot: the objects that were reachable when the run began; None before that.
+        comparisons: called once everything is restored; each returns what differs, or an empty text.
     """
 
     def __init__(self) -> None:
@@ -26,48 +26,48 @@ class DataState:
         self.comparisons: list[Callable[[], str]] = []
 
     def name(self, data: Any) -> str:
-        """What data is called: the path under which it was reached."""
+        """The name of data: the path under which it was reached."""
         reached = self.snapshot.reachable.find(data) if self.snapshot is not None else None
         return reached.path if reached is not None else "the data"
 
     def _followed(self, data: Any) -> tuple[StateSnapshot, str] | None:
-        """What was reachable, and the name under which data is followed in it; None where its state is not followed."""
+        """The snapshot, and the name of data in it; None if the state of this data is not followed."""
         name = self.name(data)
         return (self.snapshot, name) if self.snapshot is not None and name in self.snapshot.of_data else None
 
     def is_known(self, data: Any) -> bool:
-        """True for data whose state is followed: not for what came later, nor for what keeps its position itself."""
+        """True for data whose state is followed: not for data that came later, or that keeps its own position."""
         return self._followed(data) is not None
 
     def note_redrawn(self, data: Any) -> None:
-        """Note that a resume draws all batches of an epoch again, with what data makes for it, such as iterators."""
+        """Note that a resume draws all batches of an epoch again, so that iterators and the like are recreated."""
         if (followed := self._followed(data)) is not None:
             snapshot, name = followed
             snapshot.redrawn |= {id(entry.value) for entry in snapshot.of_data[name]}
 
     def changed(self, data: Any) -> Mapping[str, Any]:
-        """What has changed of data since the run began; empty for nothing."""
+        """The changes in data since the run began; empty if there are none."""
         return changes_since(*followed).section if (followed := self._followed(data)) is not None else {}
 
     def digest(self, data: Any) -> str:
-        """A digest of what has changed of data."""
+        """A digest of the changes in data since the run began."""
         return state_digest({"data": self.changed(data)})
 
     def restore(self, data: Any, section: Mapping[str, Any]) -> None:
-        """Put data in the state of a copy of what `changed` returned."""
+        """Restore data from what `changed` returned, which is copied."""
         if (followed := self._followed(data)) is not None:
             snapshot, name = followed
-            restore_changes(snapshot, copy.deepcopy(section), name)  # to which it may be restored again
+            restore_changes(snapshot, copy.deepcopy(section), name)  # the section may be needed again
 
     def not_as_before(self) -> list[str]:
-        """What the comparisons have found; each is made once."""
+        """The differences that the comparisons report; each comparison is made once."""
         comparisons, self.comparisons = self.comparisons, []
         return [line for compare in comparisons if (line := compare())]
 
 
 @final
 class AsOpened(Source):
-    """A source whose data is reopened as it was, beside its position, when the epoch was opened."""
+    """A source whose data gets, when an epoch is reopened, the state that it had when the epoch was opened."""
 
     def __init__(self, source: Source, state: DataState) -> None:
         self.source, self.data, self._state = source, source.data, state

@@ -12,10 +12,10 @@ from graphtrain.errors import DataError
 
 @final
 class Together(Source):
-    """A source over several: an epoch ends with the longest, and the others are read again until then.
+    """Several sources read in step: an epoch ends with the longest, and the shorter ones start over until then.
 
-    Each has its own position: what it was opened with, and where in the epoch that was. A loader that is read again in
-    an epoch is told of another epoch then, so that it shuffles in another order.
+    Each has its own position: the state with which it was opened, and where in the epoch that was. A loader that starts
+    over is opened with a new epoch number, so that it shuffles in another order.
 
     Arguments:
         data, sources: the loaders and their sources, by name.
@@ -24,7 +24,7 @@ class Together(Source):
     def __init__(self, data: Any, sources: Mapping[str, Source]) -> None:
         self.data, self._sources = data, sources
         self.replays = any(source.replays for source in sources.values())
-        self._passes = dict.fromkeys(sources, 0)  # how often each was opened before
+        self._passes = dict.fromkeys(sources, 0)  # how often each was opened so far
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
         if not epoch:
@@ -61,7 +61,7 @@ class Together(Source):
             ended = [name for name, part in batch.items() if part is NOTHING]
             if ended and not number:
                 raise empty_loader(ended[0])
-            # All are over once each was read to its end in this epoch, perhaps in a pass before this one.
+            # The epoch is over once each was read to its end in it, perhaps in an earlier pass.
             is_over = all(name in ended or loaders[name]["first"] > 0 for name in iterators)
             if ended and is_over:
                 return
@@ -75,7 +75,7 @@ class Together(Source):
 
     def position(self) -> dict[str, Any]:
         for source in self._sources.values():
-            source.position()  # which may note what it needs in the state of the epoch
+            source.position()  # it may add what it needs to the state of the epoch
         return {"passes": dict(self._passes)}
 
     def load_position(self, position: dict[str, Any]) -> str:
@@ -84,7 +84,7 @@ class Together(Source):
 
 
 def empty_loader(name: str) -> DataError:
-    """The error where one of several loaders has no batch at all."""
+    """The error for one of several loaders that gave no batch at all."""
     return DataError(
         f"the loader `{name}` gave no batch: it is empty, or was iterated over before and does not start over",
         "leave it out of the mapping, or give it data and an `__iter__` that starts over",

@@ -1,4 +1,4 @@
-"""The worker processes of a loader, and the signals that are meant for the run and not for its workers."""
+"""The worker processes of a loader, which ignore the signals that are meant for the run."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ def iterate(data: Any) -> Iterator[Any]:
     worker_init_fn = data.worker_init_fn
     data.worker_init_fn = functools.partial(start_worker, worker_init_fn)
     context = getattr(data, "multiprocessing_context", None) or multiprocessing.get_context()
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, _FOR_THE_RUN
-    )  # new processes inherit this, until they ignore them
+    # Blocked until the workers, which inherit this, ignore them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_RUN)
     try:
-        if context.get_start_method() != "fork":  # Python starts processes of its own, which must not end either
+        if context.get_start_method() != "fork":  # Python starts helper processes, which must not end either
             resource_tracker.ensure_running()  # which unblocks two of the signals when it starts
             signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_RUN)
         iterator: Iterator[Any] = iter(data)
@@ -43,8 +42,8 @@ def iterate(data: Any) -> Iterator[Any]:
 def start_worker(worker_init_fn: Callable[[int], Any] | None, worker_id: int) -> None:
     """Ignore signals, then call the user's function; torch ends a worker whose run has died.
 
-    A terminal sends Ctrl-C to every process of the group, and a job queue its warning, or SIGTERM; workers killed by it
-    would end the run before it reaches a save point.
+    A terminal sends Ctrl-C to every process of the group, and a job queue its warning or SIGTERM; workers that it kills
+    would end the run before a save point.
     """
     for number in _FOR_THE_RUN:
         signal.signal(number, signal.SIG_IGN)

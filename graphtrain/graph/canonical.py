@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 def plain(graph: GraphData, *, overlays: bool = False) -> dict[str, Any]:
-    """The tables of a graph, in the order of its text and without those that are empty; bodies are in full.
+    """The tables of a graph, in the order of its TOML and without empty ones; bodies are written out in full.
 
     Arguments:
         overlays: True adds the names of overlays, in each graph that has any. Default: False.

@@ -23,12 +23,12 @@ class Change:
     """One difference.
 
     Arguments:
-        category: a node, its kind, a parameter, what it reads or writes, an edge, the order of the edges of a node, a
-            guard, a unit of the clock, or another part of a graph.
+        category: "node", "kind", "parameter", "reads", "writes", "edge", "order" (of the edges of a node), "guard",
+            "unit", or "start", "outputs", "optional", "optimizer" of a graph.
         inside: the path of the node in whose body it is; empty in the outermost graph.
-        name: of the node, the guard or the unit; ``"node.parameter"``; the source of an edge.
-        before: its value in the first graph, in words: of a node its settings and edges. None if it has none.
-        after: its value in the second.
+        name: the name of the node, guard or unit; ``"node.parameter"``; the source of an edge.
+        before: the value in the first graph, as text: of a node, its kind, edges and settings. None if absent.
+        after: the value in the second graph.
     """
 
     category: str
@@ -39,19 +39,19 @@ class Change:
 
     @property
     def how(self) -> str:
-        """ "added", "removed" or "changed"; a parameter that was at its default is changed."""
+        """Whether it is "added", "removed" or "changed"; a parameter that had its default is "changed"."""
         if self.category in (*_OF_A_NODE, *_OF_A_GRAPH):
             return "changed"
         return "added" if self.before is None else "removed" if self.after is None else "changed"
 
     @property
     def path(self) -> str:
-        """The path from the outermost graph: ``"validate/next_batch.limit"``."""
+        """The path from the outermost graph, such as ``"validate/next_batch.limit"``."""
         return f"{self.inside}/{self.name}" if self.inside else self.name
 
     @property
     def subject(self) -> str:
-        """Its subject: ``"node pause"``, ``"edge step -> pause"``, ``"finish.after"``."""
+        """What differs, such as ``"node pause"``, ``"edge step -> pause"`` or ``"finish.after"``."""
         if self.category in _OF_A_NODE:
             return self.path
         if self.category in _OF_A_GRAPH:
@@ -62,7 +62,7 @@ class Change:
 
     @property
     def values(self) -> tuple[str, str]:
-        """Before and after, each on one line; ``"default"`` for a parameter that is not given."""
+        """`before` and `after`, each on one line; ``"default"`` for a parameter that is left out."""
         values = (_ABSENT.get(self.category, "") if value is None else value for value in (self.before, self.after))
         before, after = (one_line(" ".join(value.split()), _LONGEST) for value in values)
         return before, after
@@ -76,7 +76,7 @@ class Change:
 
 @dataclass(frozen=True, repr=False)
 class Difference:
-    """The differences in what two graphs do, which names and silenced checks do not change; false if there are none.
+    """How two graphs differ in what they do; false if they do the same. Names of graphs and `allow` do not count.
 
     Attributes:
         before: the first graph.
@@ -129,7 +129,7 @@ def changes(before: GraphData, after: GraphData, inside: str = "") -> Iterator[C
             yield Change("node", inside, name, _described(before, old), _described(after, new))
     for source in dict.fromkeys([*after.edges, *before.edges]):
         if (source in before.nodes) != (source in after.nodes):
-            continue  # they are described with the node
+            continue  # edges of a node that only one graph has are described with the node
         former, edges = before.edges.get(source, ()), after.edges.get(source, ())
         yield from (Change("edge", inside, source, str(edge), None) for edge in former if edge not in edges)
         yield from (Change("edge", inside, source, None, str(edge)) for edge in edges if edge not in former)
@@ -151,7 +151,7 @@ def changes(before: GraphData, after: GraphData, inside: str = "") -> Iterator[C
 
 
 def _of_node(before: Node, after: Node, inside: str) -> Iterator[Change]:
-    """The settings of a node with different values. An expression is compared with the value that it replaces."""
+    """The changed settings of a node. An expression is compared with the value that it replaces."""
     settings = [
         {"use": node.use, **node.parameters, **node.reads, **{f"writes.{slot}": to for slot, to in node.writes.items()}}
         for node in (before, after)
@@ -169,7 +169,7 @@ def _of_node(before: Node, after: Node, inside: str) -> Iterator[Change]:
 
 
 def _words(value: Any) -> str:
-    """A value, or names as a node reads them, in words."""
+    """The text of a value, or of the names that a node reads."""
     if isinstance(value, tuple):
         return f"[{', '.join(value)}]"
     return value if isinstance(value, str) else show_value(value)

@@ -46,7 +46,7 @@ def verb(function: Verb) -> Verb:
 
 
 def placed(edited: G, before: G, place: str = "") -> G:
-    """The graph in which everything that an edit changed has the place of the edit: none if it was made in Python."""
+    """`edited`, with the place of the edit noted for all that differs from `before`; empty for an edit in Python."""
     places, nodes = dict(edited.places), dict(edited.nodes)
     for section, attribute in (("nodes", "nodes"), ("edges", "edges"), ("guards", "guards"), ("clock", "units")):
         former = getattr(before, attribute)
@@ -76,10 +76,10 @@ def insert(
 
     Arguments:
         use: the kind: a name, a function or a class. Default: the kind called `name`.
-        after: the edges that left this node leave the new one, which follows it directly: of several nodes inserted
-            after the same one, the last runs first. For the order of the text, insert each after the previous one.
-        before: every edge that led to this node, or to ``"end"``, leads to the new one. Before a node to which
-            many return (``"decide"`` of `fit`) it runs after each of these; for one of them, use `after`.
+        after: the new node follows this one directly, and takes over its edges. Of several nodes inserted after the
+            same one, the last runs first; to run them in the order of the text, insert each after the previous one.
+        before: every edge to this node, or to ``"end"``, leads to the new one instead. Before ``"decide"`` of `fit`,
+            to which many nodes return, it runs after each of them; to follow one of them, use `after`.
         between: the edge from the first node to the second passes through the new node, its guard kept. Default of all
             three: the node is not connected.
         at: a node whose edges decide what comes next, such as ``"decide"`` of `fit`. An edge leads from it to the
@@ -256,7 +256,7 @@ def set(self: G, name: str, /, **parameters: Any) -> G:
         name: the node; ``"validate/next_batch"`` is a node inside the body of ``validate``.
 
     Raises:
-        EditError: there is no such node, or TOML cannot express it (None, a function).
+        EditError: there is no such node, or TOML has no such value (None, a function).
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("fit").set("validate/next_batch", limit=5)
@@ -277,15 +277,15 @@ def set(self: G, name: str, /, **parameters: Any) -> G:
 
 @verb
 def guard(self: G, name: str, expression: str | None = None, *, or_: str | None = None, and_: str | None = None) -> G:
-    """Define or redefine a named guard, or widen it: it is then ``(expression or or_) and and_``.
+    """Define a named guard, or change it: it is then ``(expression or or_) and and_``.
 
     Arguments:
-        expression: the new expression. Default: the present one.
+        expression: the new expression. Default: the current one.
         or_: an alternative that also makes it true, in TOML ``or``. Default: none.
         and_: a further condition that must be true, in TOML ``and``. Default: none.
 
     Raises:
-        EditError: none of them is given, or there is no such guard to widen.
+        EditError: no argument is given, or there is no such guard to change.
 
     >>> from graphtrain import Graph
     >>> Graph.load("fit").guard("ending", or_="stuck", and_="step.steps > 99").guards["ending"]
@@ -416,7 +416,7 @@ def _known(self: G, name: str, verb: str, *reserved: str) -> str:
 
 
 def _edges_between(self: G, source: str, target: str, verb: str) -> tuple[Edge, ...]:
-    """The edges of a node, of which one leads to the target."""
+    """The edges of `source`; an EditError if none of them leads to `target`."""
     leaving = self.edges.get(_known(self, source, verb), ())
     if all(edge.target != target for edge in leaving):
         existing = ", ".join(f'"{edge}"' for edge in leaving) or "none"

@@ -28,7 +28,7 @@ Writes = dict[str, str]
 class Node:
     """A named use of a kind with parameters, or a node with a whole graph as its body.
 
-    It prints the settings made by the graph; all others have the kind's defaults.
+    Printing it shows the settings that the graph makes; all others have the kind's defaults.
 
     Arguments:
         use: the name of the kind; ``"nested"`` for a node with a `body`.
@@ -71,7 +71,7 @@ def nodes_of(graph: GraphData, prefix: str = "") -> dict[str, Node]:
 
 
 def redirected(leaving: tuple[Edge, ...], old: str, new: str) -> tuple[Edge, ...]:
-    """Edges of which those to a target lead to another."""
+    """The edges, with the target `old` replaced by `new`."""
     return tuple(replace(edge, target=new) if edge.target == old else edge for edge in leaving)
 
 
@@ -83,7 +83,7 @@ def kind_text(node: Node) -> str:
 
 
 def settings_of(node: Node) -> list[str]:
-    """The parameters that the graph gives a node, and the slots that it renames, each in words.
+    """The parameters that the graph sets on a node, and the slots that it renames, each as text.
 
     >>> settings_of(Node("clip", "clip", reads={"max_norm": "1.0 / (1 + step.steps)"}))
     ['max_norm = 1.0 / (1 + step.steps)']
@@ -103,7 +103,7 @@ def settings_of(node: Node) -> list[str]:
 
 
 def is_computed(target: str | tuple[str, ...]) -> bool:
-    """True if what a node reads is an expression, not a name."""
+    """True if a node reads an expression, not a name."""
     return isinstance(target, str) and is_expression(target)
 
 
@@ -156,8 +156,8 @@ class Layers:
 
     Arguments:
         names: in the order in which they were named.
-        waiting: edits skipped so far, because their nodes do not exist.
-        done: the edits that were made.
+        waiting: edits with `if_there` that were skipped because their nodes do not exist yet.
+        done: the edits that were applied.
     """
 
     names: tuple[str, ...] = ()
@@ -167,7 +167,7 @@ class Layers:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class GraphData(ABC):
-    """The data of a `Graph`, which has its description and its methods; the body of a node is known as this."""
+    """The data of a `Graph`, which adds its methods; the declared type of the bodies of nodes."""
 
     name: str
     start: str
@@ -191,7 +191,7 @@ class GraphData(ABC):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __eq__(self, other: object) -> bool:
-        """By value, also between a `Graph` and a graph that has not all of its methods."""
+        """By value, whatever the classes of the two graphs."""
         if not isinstance(other, GraphData):
             return NotImplemented
         return all(getattr(self, part.name) == getattr(other, part.name) for part in fields(self) if part.compare)
@@ -201,7 +201,7 @@ class GraphData(ABC):
 
     @classmethod
     def of(cls, graph: GraphData) -> Self:
-        """A graph as one of this class, its bodies included."""
+        """The graph, and the bodies in it, as instances of this class."""
         if type(graph) is cls:
             return graph
         bodies = {name: node.body for name, node in graph.nodes.items() if node.body is not None}
@@ -224,7 +224,7 @@ G = TypeVar("G", bound=GraphData)
 
 
 class Problems(list[Problem]):
-    """Several problems, which a notebook and a prompt show as lines.
+    """A list of problems that prints each on its own lines.
 
     >>> Problems([Problem("G101", "error", "my.toml:12", "unknown node `stp`", "did you mean `step`?")])
     my.toml:12: error G101: unknown node `stp`

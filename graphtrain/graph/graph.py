@@ -52,7 +52,7 @@ class EditableGraph(GraphData):
         """Read a graph: the name of a shipped or installed one, or the path of a TOML file.
 
         Raises:
-            GraphError: the text is not a graph; `problems` has every reason. Kinds and parameters are left to `check`.
+            GraphError: the text is not a graph; `problems` lists every reason. `check` examines kinds and parameters.
             UsageError: there is no such graph or file.
         """
         return read_toml.sound(*read_toml.read_graph(cls, source), f"graph `{source}`")
@@ -70,18 +70,18 @@ class EditableGraph(GraphData):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a canonical JSON, or that of a checkpoint; raises a ValueError if the text is not a graph."""
+        """Read what `to_json` returned, or the JSON in a checkpoint; raises a ValueError if it is not a graph."""
         return read_toml.from_json(cls, text)
 
     def overlay(self, *overlays: str | Path) -> Self:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
-        They are applied in the order given. Their parameters are set as any others. An overlay applies to the outermost
-        graph that has the nodes it names: for `kfold`, to the nested `fit`.
+        They are applied in the order given. An overlay applies to the outermost graph that has the nodes it names: for
+        `kfold`, to the nested `fit`. Parameters of the nodes that it adds are set with `set`.
 
         Raises:
             UsageError: there is no such overlay.
-            GraphError: it is not an overlay, it does not fit this graph, or two do not compose.
+            GraphError: it is not an overlay, it does not fit this graph, or it conflicts with another one.
 
         >>> from graphtrain import Graph
         >>> graph = Graph.load("fit").overlay("ema", "carry").set("ema", decay=0.99)
@@ -96,7 +96,7 @@ class EditableGraph(GraphData):
 
         Raises:
             UsageError: the file exists or cannot be written, or its name is that of a picture.
-            EditError: a parameter of a node that was made by hand cannot be written.
+            EditError: a parameter of a `Node` that was created by hand cannot be written.
         """
         if Path(path).suffix.lower() in PICTURE_SUFFIXES:
             raise UsageError(
@@ -118,7 +118,8 @@ class EditableGraph(GraphData):
     structural_hash = property(canonical.structural_hash)
 
     def diff(self, other: GraphData) -> Difference:
-        """The difference between this graph and another: a value that prints, draws itself, and is false if empty.
+        """The difference between this graph and another. It prints as text, draws itself in a notebook, and is false
+        if there is none.
 
         Compares nodes, edges with their order, guards, parameters and the clock, at any depth. A renamed node counts as
         one removed and one added.
@@ -133,8 +134,8 @@ class EditableGraph(GraphData):
     def dry_run(self) -> Self:
         """The graph of a dry run, which visits every reachable node so that mistakes show early.
 
-        Every node that fetches batches fetches one. A trigger ``"once"`` stays; any other is due after the first batch.
-        An amount that ends the run becomes one epoch, or one of another unit if the clock has no epochs.
+        Every node that fetches batches fetches one. Triggers are due after the first batch, except ``"once"`` and
+        ``"never"``, which stay. The run ends after one epoch, or one of another unit if the clock has no epochs.
 
         >>> from graphtrain import Graph
         >>> fit = Graph.load("fit").dry_run()
@@ -169,7 +170,7 @@ class EditableGraph(GraphData):
 
 
 def write_new(path: Path, content: bytes) -> None:
-    """Write a file, or raise a UsageError if it exists; none is left behind if the disk refuses."""
+    """Write a new file; raises a UsageError if it exists or cannot be written, and then leaves no partial file."""
     is_new = False
     try:
         with path.open("xb") as file:

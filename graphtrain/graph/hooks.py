@@ -23,13 +23,13 @@ class HookPlace(NamedTuple):
     """A place of a procedure.
 
     Arguments:
-        when: when it comes, for people.
-        where: "start": before everything; "after" and "before" a node; or "into" one to which many return, on the ways
-            that do not begin there.
-        nodes: that node: the first of these that the graph has.
-        until: of "after": the node that follows the place, so that later hooks follow earlier ones. Default: any.
-        split: of a graph that evaluates: its `split`. It is looked for in a graph, and in the bodies of its nodes.
-            Default: it is in the graph itself.
+        when: when a run reaches it, for people.
+        where: "start": before everything; "after" or "before" a node; or "into" a node to which many return: on the
+            edges to it, except those of its own targets.
+        nodes: that node: the first of these names that the graph has.
+        until: for "after": the node that follows the place, so that later hooks follow earlier ones. Default: any.
+        split: for a place in an evaluation: its `split`, by which the graph or a body in it is found. Default: the
+            place is in the graph itself.
     """
 
     when: str
@@ -145,7 +145,7 @@ def _through(graph: GraphData, leaving: tuple[Edge, ...], hub: str, name: str) -
 
 
 def _way(graph: GraphData, source: str, until: str) -> list[str]:
-    """The nodes from one on, as long as each has one edge, and that leads to none before and not to `until`."""
+    """The chain of nodes from `source`, each with one edge; it stops before `until`, the end, or a repeated node."""
     way = [source]
     while len(leaving := graph.edges.get(way[-1], ())) == 1:
         following = leaving[0].target

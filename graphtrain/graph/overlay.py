@@ -41,19 +41,19 @@ def edit_of(table: Mapping[str, Any], place: str, overlay: str = "") -> Edit:
 
 
 def applied(edit: Edit, graph: G) -> G:
-    """The graph with the edit made; everything that it changed gets its place.
+    """The graph with the edit applied, and its place noted for all that it changed.
 
     Raises:
-        EditError, UsageError, GraphError: it cannot be made.
+        EditError, UsageError, GraphError: it cannot be applied.
     """
     edited: G = VERBS[edit.verb](graph, edit.subject, **edit.arguments)
     return placed(edited, graph, edit.place)
 
 
 def with_edits(graph: G, edits: Iterable[Edit], problems: list[Problem]) -> tuple[G, list[Edit]]:
-    """The graph with edits in order, and those whose nodes are missing.
+    """The graph with the edits applied in order, and the edits whose nodes are missing.
 
-    One that cannot be made adds to the problems, but not for missing nodes if it has `if_there`.
+    An edit that cannot be applied adds a problem, unless its nodes are missing and it has `if_there`.
     """
     missing: list[Edit] = []
     for edit in edits:
@@ -88,16 +88,16 @@ class Overlay:
 
 
 def with_head(graph: G, head: Mapping[str, Any], places: Mapping[str, str]) -> G:
-    """The graph with the values at the top of a file in place of its own; intended problems are added to its own."""
+    """The graph with the values at the top of a file in place of its own; codes in `allow` are added to its own."""
     allow = dict.fromkeys((*graph.allow, *head.get("allow", ())))
     return replace(graph, **{**head, "allow": tuple(allow)}, places={**graph.places, **places})
 
 
 def with_overlays(graph: G, overlays: Sequence[Overlay], where: str) -> tuple[G, list[Problem], bool]:
-    """The graph with overlays, a problem for each edit that cannot be made, and whether they are for this graph.
+    """The graph with overlays, a problem for each edit that cannot be applied, and whether they fit this graph.
 
-    Overlays are for the outermost graph with the nodes that they name. Guards are defined first, so that each overlay
-    may widen them; then the edits are made in order, those with `if_there` as soon as their nodes exist.
+    Overlays apply to the outermost graph with the nodes that they name. Guards are defined first, so that each overlay
+    may widen them; then the edits are applied in order, those with `if_there` as soon as their nodes exist.
     """
     layers, edited, problems = graph.layers, graph, list[Problem]()
     for overlay in overlays:
@@ -128,7 +128,7 @@ def with_overlays(graph: G, overlays: Sequence[Overlay], where: str) -> tuple[G,
 
 
 def _of_overlay(graph: G, edit: Edit) -> G:
-    """The graph with an edit of an overlay. One that another has made is made once; of settings, the last holds."""
+    """The graph with an edit of an overlay; one that another overlay has applied is skipped, unless it is a setting."""
     done = [other for other in graph.layers.done if other.overlay != edit.overlay]
     if edit in done and edit.verb != "set":
         return graph
@@ -140,7 +140,7 @@ def _of_overlay(graph: G, edit: Edit) -> G:
             raise EditError(message, "leave one of them out")
     node, use = graph.nodes.get(edit.subject), edit.arguments.get("use")
     if edit.verb == "set" and node is not None and use not in (None, node.use) and (node.use != node.name or node.kind):
-        message = f"`{edit.subject}` would become a `{use}`, but its kind was chosen, `{node.use}`"
-        raise EditError(message, f'in an overlay of your own, replace = "{edit.subject}" replaces any kind')
+        message = f"`{edit.subject}` would become a `{use}`, but the graph already chose another kind: `{node.use}`"
+        raise EditError(message, f'in your own overlay, replace = "{edit.subject}" replaces any kind')
     edited = applied(edit, graph)
     return replace(edited, layers=replace(edited.layers, done=(*edited.layers.done, edit)))

@@ -127,7 +127,7 @@ def read_graph(make: type[G], source: str | Path) -> tuple[G, list[Problem]]:
 
 
 def read_overlays(graph: G, sources: Sequence[str | Path]) -> tuple[G, list[Problem]]:
-    """A graph with overlays, by name or by path, and the problems of those that do not compose.
+    """A graph with overlays, by name or by path, and the problems of those that conflict.
 
     Raises:
         UsageError: there is no such overlay, or it is a graph.

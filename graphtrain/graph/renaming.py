@@ -14,10 +14,10 @@ from graphtrain.names import suggestion
 
 @final
 class Renaming:
-    """The correspondence between the nodes of a former graph and those of the present one.
+    """Maps the nodes of a former graph to those of the current one.
 
-    A node without a new name keeps its name, and the nodes inside a renamed one move with it. A node with the former
-    name of a renamed one is a new node.
+    A node without a new name keeps its name, and the nodes in the body of a renamed one move with it. A node that now
+    has the former name of a renamed one is a new node.
 
     Arguments:
         names: former path -> present path: ``{"validate/next_batch": "validate/fetch"}``.

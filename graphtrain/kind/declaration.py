@@ -126,13 +126,13 @@ class Kind:
         trigger: the name of its trigger parameter, "every" or "after", if it has one.
         actions: its effects, parsed, in order.
         does: the names of these effects, whatever the optimizer.
-        takes: what the slots hold that a visit is given.
+        takes: what the slots hold that a visit reads, as `Slot` has it.
         slots: every slot name that `reads` of a node may rename.
         fetches: True if it fetches batches, and has the fields about epochs.
         reads_at_end: True if a method that is called at an end reads slots, which are those of a visit.
         may_record_rows: True if it reads the recorder of metrics; a kind with `on_metrics` records no rows itself.
-        keeps_state: True if its objects have a state of their own beside progress.
-        may_return_slots: True if it is given a user's step function that may return values for further slots.
+        keeps_state: True if its instances have a `state_dict` besides progress.
+        may_return_slots: True if a visit reads a step function, which may return values for further slots.
         records: the parameter with the prefix of its metrics, which has the name of a slot that it writes; or empty.
         keeps: the parameter with the slots, of those that its step function returns, that an epoch does not clear.
         monitor: the parameter that names a recorded metric; empty for none.
@@ -191,20 +191,20 @@ class Kind:
             self.varying = () if is_class else tuple([name for name in self.parameters if name not in fixed])
         drawn = [family for effect, family in _FAMILY_OF_EFFECT.items() if effect in self.does]
         self.family = self.family or [*drawn, "bookkeeping" if self.does or self.observer else "other"][0]
-        unknown = f"{{!r}}, which is no parameter; known: {', '.join(self.parameters) or 'none'}"
+        unknown = f"{{!r}} is not a parameter; known: {', '.join(self.parameters) or 'none'}"
         flags = {name for name, each in self.fields.items() if self.trigger is not None and each.type in (bool, Any)}
         copies = {name for name, source in self.copies.items() if {name, source} <= {*read}}
         slots = {slot for slot in (*self.writes, *self.optional) if str(slot).isidentifier()}
         slots -= {slot for slot in self.writes if self.writes.count(slot) > 1}
         rules: tuple[tuple[Iterable[Any], Container[Any], str], ...] = (
             ((*self.writes, *self.optional), slots, "the names of slots are identifiers, each once; got {!r}"),
-            (self.transient, self.writes, "transient slot {!r} is not among what it writes"),
-            (self.copies, copies, "the copy {!r}: it reads the copy and what is copied"),
-            (self.extra_due_fields, flags, "also due by {!r}, not a bool field of a kind with a trigger"),
-            (self.extra_due_fields.values(), self.parameters, f"due by {unknown}"),
-            (self.varying, self.parameters, f"varying {unknown}"),
+            (self.transient, self.writes, "transient: {!r} is not a slot that the kind writes"),
+            (self.copies, copies, "copies: the kind must read both {!r} and the slot that it copies"),
+            (self.extra_due_fields, flags, "extra_due_fields: {!r} is not a bool field of a kind with a trigger"),
+            (self.extra_due_fields.values(), self.parameters, f"extra_due_fields: {unknown}"),
+            (self.varying, self.parameters, f"varying: {unknown}"),
             (self.varying, self.parameters.keys() - fixed, "{!r} cannot be varying: it is read before the node runs"),
-            (self.step_inputs.values(), self.fields, "a step input is {!r}, which is not a field"),
+            (self.step_inputs.values(), self.fields, "step_inputs: {!r} is not a field"),
             ((self.family,), FAMILIES, f"unknown family {{!r}}; known: {', '.join(FAMILIES)}"),
         )
         for names, right, message in rules:
@@ -232,10 +232,10 @@ class Kind:
         return {**({FROM: start} if FROM in self.parameters else {}), **descriptions_of(self.implementation)}
 
     def is_idle(self, parameters: Mapping[str, Any], varying: Collection[str] = ()) -> bool:
-        """True if the parameters without which there is nothing to do are all left out: None, or a bound of infinity.
+        """True if all `enabling_parameters` are left out (None or infinity), so that a visit would do nothing.
 
         Arguments:
-            varying: the parameters whose values are not known before the visit. Default: none.
+            varying: parameters whose values are not known before the visit. Default: none.
         """
         left_out = [name for name in self.enabling_parameters if name not in varying and parameters[name] in LEFT_OUT]
         return bool(left_out) and len(left_out) == len(self.enabling_parameters)
@@ -255,7 +255,7 @@ class Kind:
 
 
 class FunctionRecord:
-    """The progress of a function kind: its runs, and the last firing of its trigger."""
+    """The progress of a node whose kind is a function: the number of its runs."""
 
     runs: int
 

@@ -13,9 +13,9 @@ EFFECTS: tuple[str, ...] = (*ON_GRADIENTS, "eval", "train", "forget")
 
 # `restarts` of a field that belongs to the gradients of the node's optimizer, and is cleared with them.
 GRADIENTS = "gradients"
-# Of a node that gives all ranks batches, or parts of them: how many ranks got one in its last round.
+# The field of a node that hands a batch, or a part of one, to each rank: how many ranks got one at its last visit.
 ROUND = "round_batches"
-# Of a node that may leave out ranks: true on those left out.
+# The field of a node that may leave ranks out: true on a rank that got nothing.
 IDLE = "idle"
 
 
@@ -133,7 +133,7 @@ class derived_clock(property):  # noqa: N801 - used as a decorator
 
     Arguments:
         counter: the attribute that holds the integer counter.
-        restarts: the attribute whose change voids what was computed from the counter.
+        restarts: the attribute whose change invalidates what was computed from the counter.
         reach: the method that returns, for a value of this clock, the first value of the counter that may reach it; it
             raises if no value can, such as a fraction of an epoch of data without a length.
 

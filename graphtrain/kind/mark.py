@@ -77,7 +77,7 @@ def node(implementation: Callable[..., Any] | None = None, /, **declared: Unpack
             raise TypeError(f"@node marks a function or a class; got {target!r}")
         name = declared.get("name") or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", target.__name__).lower()
         if not name.isidentifier():
-            raise TypeError(f"the name of a kind must be an identifier; got {name!r}: give `node(name=...)`")
+            raise TypeError(f"the name of a kind must be an identifier; got {name!r}: use `node(name=...)`")
         try:
             kind = _declared(target, {**declared, "name": name})
             target.__kind__ = kind  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ def _of_class(target: type) -> tuple[tuple[Read, ...], tuple[Read, ...] | None]:
     try:
         inspect.signature(target).bind()
     except (TypeError, ValueError) as error:
-        message = f"a class kind is made without arguments ({error}); parameters are annotated attributes"
+        message = f"`__init__` of a kind takes no arguments ({error}); parameters are annotated attributes"
         raise TypeError(message) from None
     read = {
         method: _read(getattr(target, method), first=1)
@@ -162,9 +162,9 @@ def _of_class(target: type) -> tuple[tuple[Read, ...], tuple[Read, ...] | None]:
     for method in ENDINGS:
         if method in read and read[method][0] not in (reads, ()):
             names = ", ".join(each.name for each in reads) or "nothing"
-            raise TypeError(f"{method}: it reads what __call__ reads, with the same defaults: {names}; or nothing")
+            raise TypeError(f"{method} reads nothing, or what __call__ reads, with the same defaults: {names}")
     if "release" in read and read["release"][0]:
-        raise TypeError("release: it takes no arguments, and ends what the node can start again, such as processes")
+        raise TypeError("release takes no arguments: it ends what the node can start again, such as processes")
     return reads, read["setup"][0] if "setup" in read else None
 
 

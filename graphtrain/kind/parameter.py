@@ -40,8 +40,8 @@ class Below:
 
 
 Metric = Annotated[str, "the name of a metric"]
-"""Annotation of the parameter that names a metric: ``monitor: Metric``. One that no row has is an error, once there are
-rows. A parameter of the type `Mode` then says whether small or large values are good."""
+"""Annotation of the parameter that names a metric: ``monitor: Metric``. A metric that no row has is an error, once
+there are rows. A parameter of the type `Mode` then says whether small or large values are good."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def coerce_item(key: str, item: Any, annotation: Any) -> Any:
 
 
 def plain_value(value: Any) -> Any:
-    """A parameter as the text of a graph holds it, copied: a graph does not depend on where it was made.
+    """A copy of a parameter as TOML has it: a number, a string, a date, a list or a table.
 
     Raises:
         ValueError: it cannot be written as text.

@@ -92,7 +92,7 @@ class Trigger:
 
     @property
     def texts(self) -> list[str]:
-        """The texts it was made from, as a graph has them."""
+        """The texts of its amounts, as a graph has them."""
         return [*([ONCE] if self.once else []), *map(str, self.terms)] or ["never"]
 
     @property

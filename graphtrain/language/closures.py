@@ -30,18 +30,18 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
-Read = Callable[[], Any]
+Getter = Callable[[], Any]
 
 
 class Cell(NamedTuple):
-    """A place that is read.
+    """A value at run time, as an expression reads it.
 
     Attributes:
-        read: returns its value.
+        read: returns the value.
         values, key: the container that stores it, and its key there; a tuple for a constant, None if it is computed.
     """
 
-    read: Read
+    read: Getter
     values: Any = None
     key: Any = None
 
@@ -61,7 +61,7 @@ def stored(values: Any, key: Any) -> Cell:
     return Cell(lambda: values[key], values, key)
 
 
-def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Cell]) -> Read:
+def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Cell]) -> Getter:
     """A function without arguments that returns the value of the expression.
 
     Arguments:
@@ -76,7 +76,7 @@ def compile_guard(expression: Expression, cell_of: Callable[[Name | FieldOf], Ce
                 return Cell(inside(part))
         return cell_of(part)
 
-    def inside(part: Expression) -> Read:
+    def inside(part: Expression) -> Getter:
         return compile_guard(part, cell_of)
 
     match expression:
@@ -109,7 +109,7 @@ def never() -> bool:
     return False
 
 
-def any_of(calls: Sequence[Read]) -> Read:
+def any_of(calls: Sequence[Getter]) -> Getter:
     """True if any of these is, evaluated in order."""
     if len(calls) < 2:
         return calls[0] if calls else never
@@ -118,12 +118,12 @@ def any_of(calls: Sequence[Read]) -> Read:
     return lambda: True if first() or rest() else False  # noqa: SIM210
 
 
-def _all_of(calls: Sequence[Read]) -> Read:
+def _all_of(calls: Sequence[Getter]) -> Getter:
     first, rest = calls[0], _all_of(calls[1:]) if len(calls) > 2 else calls[1]
     return lambda: True if first() and rest() else False  # noqa: SIM210
 
 
-def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Read:
+def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Getter:
     """An operator of two operands. Constants and stored values are read in place, which saves a call for each."""
     (first, values, key), (second, second_values, second_key) = left, right
     if values is None:

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from graphtrain.graph.elements import END
 from graphtrain.kind.trigger import decimal
-from graphtrain.language.closures import Cell, Read, compile_guard
+from graphtrain.language.closures import Cell, Getter, compile_guard
 from graphtrain.language.syntax import FieldOf, Name
 from graphtrain.plan.scope import Scope
 from graphtrain.printable import one_line
@@ -102,7 +102,7 @@ def _leave(compiler: Compiler, node: ProgramNode, asked: list[Asked]) -> str:
     raise AssertionError("the last edge is always taken")
 
 
-def _recording(compiler: Compiler, scope: Scope, guard: str, reads: list[tuple[str, Any]]) -> Read:
+def _recording(compiler: Compiler, scope: Scope, guard: str, reads: list[tuple[str, Any]]) -> Getter:
     """A guard, compiled as for the transition table, that appends each name it reads, with its value, to `reads`."""
 
     def cell_of(expression: Name | FieldOf) -> Cell:

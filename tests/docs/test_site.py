@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import graphtrain
-from docs import site_docstrings, site_gallery, site_links
+from docs import site_docstrings, site_gallery, site_links, site_set_ups
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
 from tests.docs.execution import blocks_of, read_page, texts_of
@@ -44,7 +44,9 @@ def test_the_page_of_kinds_has_each_of_them() -> None:
         assert implementation in names, name
 
 
-@pytest.mark.parametrize("module", [site_links, site_docstrings, site_gallery], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [site_links, site_docstrings, site_gallery, site_set_ups], ids=lambda module: module.__name__
+)
 def test_the_examples_in_the_hooks(module: object) -> None:
     tried = doctest.testmod(module)  # type: ignore[arg-type]
     assert tried.attempted > 0 and tried.failed == 0

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWa
 # ---- what is not exact
 
 CHANGED_BATCH = "train_data differs: batch 3 of epoch 1 is not what it was"
-OTHER_BATCH = "gives another batch after a state of its own than before"
+OTHER_BATCH = "gives another batch after `load_state_dict` than before"
 
 
 class Stream(torch.utils.data.IterableDataset[Any], kinds.Shifted):  # type: ignore[misc]

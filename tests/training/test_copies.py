@@ -149,7 +149,7 @@ def test_a_wrong_declaration_is_refused() -> None:
     def blind(model: Any, average: Any) -> None:
         """Nothing."""
 
-    with pytest.raises(TypeError, match="blind: the copy 'average': it reads the copy and what is copied"):
+    with pytest.raises(TypeError, match="blind: copies: the kind must read both 'average' and the slot that it copies"):
         node(copies={"average": "critic"})(blind)
 
 

@@ -169,6 +169,6 @@ def test_counts_that_were_lost_begin_again_and_the_run_is_exact(whole: Whole, tm
     said: list[str] = []
     resumed = counted(tmp_path, said=said)
     resumed.run()
-    assert [line for line in said if "nodes.jsonl is not what it was" in line]
+    assert [line for line in said if "nodes.jsonl was shortened" in line]
     assert resumed.digest() == whole[1].digest()
     assert 0 < counts_of(tmp_path)[0]["train_batch"] < counts_of(whole[0])[0]["train_batch"]
