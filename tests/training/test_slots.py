@@ -330,7 +330,7 @@ def asking(model: nn.Module, batch: Any, hidden: Any) -> Any:
             "`train_batch` writes `hidden`, which `training_step` returns by name; it returned a tensor",
         ),
         (returning({"hiden": 2}), "which `training_step` returns by name; it returned `hiden`, `loss`"),
-        (returning(None), "it returned nothing"),
+        (returning(None), "it returned None"),
         (asking, "asks for `hidden` before a step function has returned it"),
     ],
 )
