@@ -18,7 +18,7 @@ from measure import Target, arguments, comparison, rounds, seconds, show
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from graphtrain.state.changes import changes
+from graphtrain.state.changes import changes_since
 from graphtrain.state.snapshot import StateSnapshot
 
 MODULES = 335
@@ -99,7 +99,7 @@ def save(roots: Mapping[str, Any], change: Callable[[], None] = lambda: None) ->
 
     def case() -> float:
         change()
-        return 1000 * seconds(lambda: changes(snapshot, states=states))
+        return 1000 * seconds(lambda: changes_since(snapshot, states=states))
 
     return case
 

@@ -6,19 +6,29 @@ Markdown as if it stood on a page in `docs/`: its links are those of the reposit
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from click.testing import CliRunner
 
+from graphtrain.adapters._training_arguments import INSTEAD, NO_EFFECT
+from graphtrain.adapters.lightning_flags import ELSEWHERE, EQUIVALENTS, REFUSED_CALLBACKS
 from graphtrain.checks.codes import CODES
 from graphtrain.checks.codes import FAMILIES as FAMILIES_OF_CODES
 from graphtrain.command.cli import COMMANDS, app
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FAMILIES
+
+EXAMPLE_REPORT = "images/example-report.html"
+"""Where the site has the report of an example, which is no page."""
 
 _GALLERY = "graphtrain.graphs.gallery."
 _TITLES = {
@@ -65,10 +75,56 @@ def checks() -> str:
     """Every code of a problem, one line each, in a table for each family."""
     tables = []
     for family, title in FAMILIES_OF_CODES.items():
-        rows = [f"| {name} | {' | '.join(code)} |" for name, code in CODES.items() if name.startswith(family)]
-        head = "| code | what is found | without the check | what to do |\n| --- | --- | --- | --- |"
-        tables.append("\n".join([f"## {family}xx: {title}\n\n{head}", *rows]))
-    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", "\n\n".join(tables))
+        rows = [[name, *code] for name, code in CODES.items() if name.startswith(family)]
+        table = _table(["code", "what is found", "without the check", "what to do"], rows)
+        tables.append(f"## {family}xx: {title}\n\n{table}")
+    return _with_links("\n\n".join(tables))
+
+
+def lightning_names() -> str:
+    """What the adapter for Lightning refuses: arguments, callbacks, attributes of `self.trainer`."""
+    arguments = [[f"`{name}`", _shown(values), instead] for name, (values, instead) in ELSEWHERE.items()]
+    tables = [_table(["argument of the Trainer", "an error unless it is", "here"], arguments)]
+    for title, refused in (("callback", REFUSED_CALLBACKS), ("attribute of `self.trainer`", EQUIVALENTS)):
+        tables.append(_table([title, "here"], [[f"`{name}`", instead] for name, instead in refused.items()]))
+    return "\n\n".join(tables)
+
+
+def _shown(values: tuple[Any, ...]) -> str:
+    return ", ".join(f"`{value!r}`" for value in values)
+
+
+def trainer_names() -> str:
+    """What the adapter for Transformers refuses in TrainingArguments, and what has no effect."""
+    refused = [[_quoted(names), _with_links(instead)] for instead, names in INSTEAD.items()]
+    ignored = f"These have no effect: {_quoted(sorted(NO_EFFECT))}."
+    return f"{_table(['an error, if it is set', 'here'], refused)}\n\n{ignored}"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(columns: list[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _with_links(text: str) -> str:
+    """The text with a link in place of the name of a page."""
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
+
+
+def example_report(path: Path) -> None:
+    """Write the report of a run: the digits example, stopped at step 60 and resumed; this takes a few seconds."""
+    script = Path(__file__).parents[1] / "examples" / "digits.py"
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):  # paths in the report are relative
+        shutil.copy(script, "digits.py")
+        run = ["run", "digits.py", "finish.after=5 epochs", "--run-dir", "runs/digits", "--quiet"]
+        for words in ([*run, "--until", "60 steps"], run, ["report", "runs/digits", "-o", "report.html"]):
+            result = CliRunner().invoke(app, words, catch_exceptions=False)
+            assert result.exit_code == 0, result.output
+        shutil.move("report.html", path)
 
 
 def _of(module: str, function: str) -> Callable[[], str]:
@@ -80,7 +136,10 @@ GENERATED: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "checks": checks,
     "commands": commands,
+    "lightning-names": lightning_names,
+    "trainer-names": trainer_names,
     "gallery": _of("site_gallery", "gallery"),
     "set-ups": _of("site_set_ups", "set_ups"),
+    "example-report": lambda: f'<a href="{EXAMPLE_REPORT}">An example</a>: digits, stopped at step 60 and resumed.',
 }
 """NAME -> what returns the Markdown."""

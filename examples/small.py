@@ -35,7 +35,7 @@ def train(graph: Graph, make_resources: Callable[[], dict[str, Any]] = resources
         first.advance(cut)
         first.save()
         second.run()
-    assert second.digest() == whole.digest()
+    assert second.digest() == whole.digest(), f"cut before {first.position}"
     return whole
 
 

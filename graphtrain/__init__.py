@@ -1,6 +1,6 @@
 """PyTorch training whose procedure is an explicit state-machine graph."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import CheckpointError as CheckpointError
 from graphtrain.errors import DataError as DataError
@@ -24,7 +24,6 @@ from graphtrain.kind.parameter import Below as Below
 from graphtrain.kind.parameter import Metric as Metric
 from graphtrain.kind.trigger import Trigger as Trigger
 from graphtrain.lazy import lazy_import as lazy_import
-from graphtrain.lazy import surface as _surface
 from graphtrain.outcome import Outcome as Outcome
 from graphtrain.version import __version__ as __version__
 
@@ -80,18 +79,23 @@ _NAMES_IN = {
     "trainer.graph": "Graph fit",
     "trainer.trainer": "Trainer",
 }
-_LATE = dict.fromkeys(" ".join(_NAMES_IN.values()).split())  # in order, each once
+_LATE = {name: f"graphtrain.{module}" for module, names in _NAMES_IN.items() for name in names.split()}
 
 # What `from graphtrain import *` gives: all of the above, without the modules that they come from.
 __all__ = [
     name
     for name, value in {**globals(), **_LATE}.items()
-    if not (name.startswith("_") or name == "TYPE_CHECKING")
+    if not (name.startswith("_") or name in ("Any", "TYPE_CHECKING"))
     and not getattr(value, "__name__", "").startswith("graphtrain.")
 ]
 
 
-__getattr__ = _surface(__name__, _NAMES_IN)
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LATE[name]), name)
 
 
 def __dir__() -> list[str]:

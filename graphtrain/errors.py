@@ -92,7 +92,7 @@ class GuardError(GraphtrainError, RuntimeError):
         message = f"guard `{guard}` on an edge leaving `{node}` raised {type(error).__name__}: {error}"
         hint = "a guard must have a value at every visit; add a condition that excludes this case"
         if isinstance(error, TypeError) and "nothing yet" not in str(error):
-            hint = "let what writes it write a number, as a tensor's `.item()`"
+            hint = "write a Python number to the slot: `.item()` of a tensor"
         super().__init__(f'{message}\n  {guard} = "{expression}"', hint)
 
 

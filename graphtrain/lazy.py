@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -40,23 +39,6 @@ def lazy_import(name: str) -> Any:
     Fraction(3, 2)
     """
     return sys.modules.get(name) or _Lazy(name, sys._getframe(1).f_globals)
-
-
-def surface(room: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that imports each of its public names when it is first asked for.
-
-    Arguments:
-        room: the full name of the package.
-        names: module of the package -> the names that come from it, with spaces between them.
-    """
-    modules = {name: f"{room}.{module}" for module, its_names in names.items() for name in its_names.split()}
-
-    def attribute(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules[name]), name)
-
-    return attribute
 
 
 def imported(name: str) -> Any:

@@ -16,8 +16,8 @@ class Outcome(enum.Enum):
 
     FINISHED = "the run is finished"
     ALREADY_FINISHED = "the run was finished before"
-    REACHED = "stopped where `until` says, counted from the beginning of the run; run again to resume"
-    BREAKPOINT = "the node given as `before` is the next to run; run again to continue"
+    REACHED = "stopped at `until`, which counts from the beginning of the run; run again to resume"
+    BREAKPOINT = "stopped before the node of `before`; run again to continue"
     STOPPED = "stopped on request; run again to resume"
 
     @property

@@ -57,7 +57,7 @@ class MetricObjects:
                     "return what its `update` takes, by name, besides the loss",
                 )
             with torch.no_grad():
-                value.update(**{each: resources.without_graph(returned[each]) for each in inputs if each in returned})
+                value.update(**{each: resources.detached(returned[each]) for each in inputs if each in returned})
             updates.add({name: Sum(1)}, 1)
         return self.drop_inputs(result)
 

@@ -23,7 +23,7 @@ from lightning.pytorch.core.optimizer import (
 
 from graphtrain import Graph, PlannedRun, UsageError, described
 from graphtrain.adapters import lightning_nodes as nodes
-from graphtrain.adapters.lightning_flags import CALLBACKS, SHOWN, check_flags, with_flags
+from graphtrain.adapters.lightning_flags import CALLBACKS, REFUSED_CALLBACKS, SHOWN, check_flags, with_flags
 from graphtrain.adapters.lightning_trainer import STAGES, ModuleTrainer, base_of, listed, overridden
 
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
@@ -55,14 +55,7 @@ _IN_PLACE = {
     "LearningRateMonitor": "`lr` in the rows of `log`",
     "OnExceptionCheckpoint": "not needed: a run that failed resumes from its last checkpoint",
 }
-# What is not the same here, with what to do instead: callbacks, and methods of Lightning 1.
-_REFUSED = {
-    "GradientAccumulationScheduler": "`accumulate.every` may be an expression: 1 if next_batch.epoch < 2 else 4",
-    "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
-    "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
-    "Timer": "give `max_time`, or set `finish.after`",
-    "StochasticWeightAveraging": "the overlays `swa` and `update_bn` average the weights, and anneal no learning rate",
-}
+# Endings of methods of Lightning 1, and what to do instead.
 _ENDS = {"step_end": "do it at the end of the step", "epoch_end": "gather outputs in the step, for `on_{}_epoch_end`"}
 _OF_LIGHTNING_1 = ("optimizer_idx", "hiddens")  # arguments of `training_step`
 
@@ -154,8 +147,8 @@ def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[s
     pairs: dict[str, dict[str, Any]] = {}
     replaced = [type(callback) for callback in of_module]
     for callback in [callback for callback in listed(callbacks) if type(callback) not in replaced] + of_module:
-        if refused := base_of(callback, *_REFUSED):
-            raise UsageError(f"{refused.__name__} is not the same here", _REFUSED[refused.__name__])
+        if refused := base_of(callback, *REFUSED_CALLBACKS):
+            raise UsageError(f"{refused.__name__} is not the same here", REFUSED_CALLBACKS[refused.__name__])
         known = base_of(callback, *CALLBACKS, *SHOWN)
         name = "" if known is None else known.__name__
         left = "" if known is None else _left_out(callback, known, pairs)

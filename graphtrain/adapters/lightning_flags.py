@@ -133,8 +133,7 @@ def _callbacks(graph: Graph, pairs: Any, flags: Flags) -> Graph:
 
 
 _PROCESSES = "where a run is: `Trainer(..., device=...)`, `--device`; several processes by `--processes`"
-# Those with which there is something to do only for other values than these, and where it is done.
-_DONE: Mapping[str, tuple[tuple[Any, ...], str]] = {
+ELSEWHERE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "devices": (("auto", 1, "1", [0]), _PROCESSES),
     "num_nodes": ((1,), _PROCESSES),
     "strategy": (("auto", "single_device"), _PROCESSES),
@@ -145,6 +144,35 @@ _DONE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "detect_anomaly": ((False,), "a switch of torch, which the script sets itself"),
     "ckpt_path": ((None,), 'before `setup`: module.load_state_dict(torch.load(path, weights_only=True)["state_dict"])'),
 }
+"""Arguments of the Trainer that are refused but for these values, and what does it here."""
+
+REFUSED_CALLBACKS = {
+    "GradientAccumulationScheduler": "`accumulate.every` may be an expression: 1 if next_batch.epoch < 2 else 4",
+    "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
+    "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
+    "Timer": "give `max_time`, or set `finish.after`",
+    "StochasticWeightAveraging": "the overlays `swa` and `update_bn` average the weights, and anneal no learning rate",
+}
+"""Callbacks that are not the same here, by the names of their classes, and what does it here."""
+
+EQUIVALENTS = {
+    "fit": "`graphtrain.Trainer(graph, **resources).run()`",
+    "fit_loop": "the graph, whose position and counters are in `graphtrain.Trainer.progress`",
+    "validate": "the node `validate`",
+    "test": "the graph `test`",
+    "predict": "the graph `predict`",
+    "save_checkpoint": "the node `checkpoint`",
+    "profiler": "`graphtrain report RUN`: seconds of each node",
+    "scaler": "the node `unscale` of the overlay `fp16`",
+    "val_check_batch": "the guard `val_check_batch`",
+    "num_sanity_val_batches": "the overlay `sanity`",
+    "distributed_sampler_kwargs": "`graphtrain.Loader`, whose batches are divided among processes",
+    "init_module": '`with torch.device("cuda"):`, around what makes the module',
+    **dict.fromkeys(("validate_loop", "test_loop", "predict_loop"), "the graphs `evaluate`, `test` and `predict`"),
+    **dict.fromkeys(("accelerator", "device_ids"), "`graphtrain.Trainer(..., device=...)`"),
+}
+"""Attributes of the Trainer that a module finds missing, and what does it here."""
+
 # Those that change nothing of the graph: what they do is done by others, or not needed.
 _NO_EDIT = """
     min_epochs min_steps limit_test_batches limit_predict_batches num_sanity_val_steps logger accelerator
@@ -169,7 +197,7 @@ FLAGS: Mapping[str, Meaning | None] = {
     "enable_checkpointing": lambda graph, value, flags: (
         graph.set("checkpoint", every="never") if value is False else graph
     ),
-    **dict.fromkeys((*_DONE, *_NO_EDIT)),
+    **dict.fromkeys((*ELSEWHERE, *_NO_EDIT)),
 }
 """Every argument of Lightning's Trainer: what edits the graph, or None."""
 
@@ -193,13 +221,13 @@ def check_flags(flags: Flags) -> None:
     """
     for name, value in flags.items():
         if name not in FLAGS:
-            rows = "docs/coming-from-lightning.md has the arguments of Lightning 2.6"
+            rows = "docs/coming-from.md has the arguments of Lightning 2.6"
             raise UsageError(f"Lightning's Trainer has no argument `{name}`", suggestion(name, FLAGS) or rows)
         expected, is_expected = _EXPECTED.get(name, ("", lambda value: True))
         if value is not None and not is_expected(value):
             raise UsageError(f"{name}: expected {expected}, got {value!r}")
-        if name in _DONE and value not in _DONE[name][0]:
-            raise UsageError(f"{name}={value!r} is nothing that the graph does", _DONE[name][1])
+        if name in ELSEWHERE and value not in ELSEWHERE[name][0]:
+            raise UsageError(f"{name}={value!r} is nothing that the graph does", ELSEWHERE[name][1])
 
 
 def with_flags(graph: Graph, flags: Flags, batches: int | None = None) -> Graph:

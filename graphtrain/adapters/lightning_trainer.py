@@ -20,6 +20,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torchmetrics import Metric
 
 from graphtrain import Histogram, Image, RunLogger, Text, UsageError
+from graphtrain.adapters.lightning_flags import EQUIVALENTS
 
 # A stage, and what it is in the names of steps.
 STAGES = {"train": "training", "validate": "validation", "test": "test", "predict": "predict"}
@@ -28,24 +29,6 @@ STAGES = {"train": "training", "validate": "validation", "test": "test", "predic
 _REDUCTIONS: dict[str, tuple[Callable[..., Any], float]] = {
     **dict.fromkeys(("mean", "sum"), (torch.add, 0.0)),
     **{"max": (torch.max, -torch.inf), "min": (torch.min, torch.inf)},
-}
-
-# What a module asks of Lightning's Trainer, and what does it here.
-_EQUIVALENTS = {
-    "fit": "`graphtrain.Trainer(graph, **resources).run()`",
-    "fit_loop": "the graph, whose position and counters are in `graphtrain.Trainer.progress`",
-    "validate": "the node `validate`",
-    "test": "the graph `test`",
-    "predict": "the graph `predict`",
-    "save_checkpoint": "the node `checkpoint`",
-    "profiler": "`graphtrain report RUN`: seconds of each node",
-    "scaler": "the node `unscale` of the overlay `fp16`",
-    "val_check_batch": "the guard `val_check_batch`",
-    "num_sanity_val_batches": "the overlay `sanity`",
-    "distributed_sampler_kwargs": "`graphtrain.Loader`, whose batches are divided among processes",
-    "init_module": '`with torch.device("cuda"):`, around what makes the module',
-    **dict.fromkeys(("validate_loop", "test_loop", "predict_loop"), "the graphs `evaluate`, `test` and `predict`"),
-    **dict.fromkeys(("accelerator", "device_ids"), "`graphtrain.Trainer(..., device=...)`"),
 }
 
 # What None stands for, of an argument of Lightning's Trainer.
@@ -262,7 +245,7 @@ class ModuleTrainer:
         self.datamodule, self.runs, self.stage = datamodule, TrainerFn(stage), "train"
         defaults = {name: each.default for name, each in inspect.signature(Trainer).parameters.items()}
         for name, value in {**defaults, **flags}.items():
-            if name not in _EQUIVALENTS and not hasattr(type(self), name):
+            if name not in EQUIVALENTS and not hasattr(type(self), name):
                 setattr(self, name, _UNSET.get(name) if value is None else value)
         if self.max_epochs is None:
             self.max_epochs = -1 if self.max_steps != -1 else 1000
@@ -339,7 +322,7 @@ class ModuleTrainer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        equivalent = _EQUIVALENTS.get(name, "the graph (docs/coming-from-lightning.md has every name)")
+        equivalent = EQUIVALENTS.get(name, "the graph (docs/coming-from.md has the names)")
         raise AttributeError(f"`trainer.{name}` is not here: what does it is {equivalent}")
 
     # ---- optimizers

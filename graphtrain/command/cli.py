@@ -79,10 +79,10 @@ def options(*declared: Callable[[Declared], Declared]) -> Callable[[Declared], D
 
 
 overlay_option = click.option(
-    "--overlay", multiple=True, help="Add an overlay to the graph, as in ema, or a TOML file. Repeatable."
+    "--overlay", multiple=True, help="An overlay for the graph: a name, as in ema, or a TOML file. Repeatable."
 )
 output_option = click.option(
-    "--output", "-o", type=Path, help="Draw it to a file: .svg, .png, .pdf, .dot or .mmd (mermaid)."
+    "--output", "-o", type=Path, help="Draw it to a file: .svg, .png, .pdf, .dot or .mmd (Mermaid)."
 )
 processes_option = click.option(
     "--processes",
@@ -96,7 +96,7 @@ settings_argument = click.argument("settings", nargs=-1, metavar="[NAME=VALUE]..
 app = CommandLine(
     "graphtrain",
     help="Train PyTorch models with an explicit graph: edit it, draw it, check it, stop it, resume it bit for bit.",
-    epilog="\b\nBegin with:\n  graphtrain new train.py\n  python train.py",
+    epilog="\b\nStart with:\n  graphtrain new train.py\n  python train.py",
     context_settings=_CONTEXT,
 )
 click.version_option(

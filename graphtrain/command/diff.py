@@ -40,7 +40,7 @@ def diff(
     """Show how two graphs differ.
 
     A and B are shipped graphs (fit), TOML files, scripts (which are imported), run directories, or checkpoints;
-    --overlay is added to B. A + was added, a - removed, a ~ changed.
+    --overlay is added to B. + marks what was added, - what was removed, ~ what was changed.
     """
     graph, other = load_graph(before), load_graph(after, overlays=overlay)
     difference = Renaming(pairs(rename, "--rename OLD=NEW"), graph, other).graph(graph).diff(other)

@@ -44,9 +44,9 @@ from graphtrain.trainer.graph import Graph
 
 @command("graphtrain check my_fit.toml", "graphtrain check my_fit.toml --json")
 @click.argument("graph")
-@click.option("--script", help="A Python file that declares kinds which the graph uses; it is imported.")
+@click.option("--script", help="A Python file that declares kinds of the graph; it is imported.")
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
-@click.option("--ranks", is_flag=True, help="Check it for a run of several ranks, which has further rules (G7xx).")
+@click.option("--ranks", is_flag=True, help="Also check the rules for several ranks (G7xx).")
 @overlay_option
 def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay: Sequence[str]) -> int:
     """Check a graph without running it: all problems at once.
@@ -62,7 +62,7 @@ def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay
     named = named_graph(graph)
     read, unread = (named, []) if isinstance(named, Graph) else read_graph(Graph, named)
     checked, unfitting = read_overlays(read, overlay)
-    # If the text could not be read completely, checking the rest would only report consequences of that.
+    # If the text could not be read completely, a check would only report consequences.
     problems = [*unread, *unfitting] or check_graph(checked, ranks=ranks)
     errors = sum(problem.severity == "error" for problem in problems)
     if as_json:
@@ -86,7 +86,7 @@ def render(graph: str, output: Path, overlay: Sequence[str]) -> None:
     """Draw a graph to a file.
 
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
-    That of a run shows how often each node ran, and which is next.
+    The picture of a run shows how often each node ran, and which is next.
     """
     drawn = load_graph(graph, overlays=overlay)
     counts, position, bypassed = None, None, list[str]()
@@ -111,7 +111,7 @@ def render(graph: str, output: Path, overlay: Sequence[str]) -> None:
 @click.argument("graph", default="", metavar="[GRAPH]")
 @settings_argument
 @adapter_options
-@click.option("--hooks", is_flag=True, help="List the places at which `hook` inserts a node, and nothing else.")
+@click.option("--hooks", is_flag=True, help="List only the places where `hook` can insert a node.")
 @output_option
 @overlay_option
 def show(
@@ -122,7 +122,7 @@ def show(
     GRAPH is a shipped graph (fit), a TOML file, a script (which is imported), a run directory, or a checkpoint in one.
     With --lightning, NAME=VALUE sets an argument of the class, or a flag.
 
-    Exit codes: 0 printed, 2 there is no such graph, or it cannot be bound.
+    Exit codes: 0 printed, 2 there is no such graph, or it has errors.
     """
     source, settings = script_or_class(graph, settings, **adapted)
     if source.script and settings:
@@ -223,11 +223,11 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
 @command("graphtrain new train.py")
 @click.argument("path", type=Path, default=Path("train.py"), metavar="[FILE]")
 def new(path: Path) -> None:
-    """Write a small training script to begin with. FILE is train.py if it is not given.
+    """Write a small training script to start with. FILE is train.py by default.
 
     Exit codes: 0 written, 2 the file exists, or cannot be written.
     """
     if path.suffix != ".py" or not path.stem.isidentifier():
-        raise UsageError(f"`{path}` is not the name of a script", "letters, digits and underscores, and .py")
+        raise UsageError(f"`{path}` is not the name of a script", "use letters, digits and underscores, and .py")
     write_new(path, files(__package__).joinpath("new_script.txt").read_bytes())
     click.echo(f"wrote {path}; train with: python {shlex.quote(str(path))}")

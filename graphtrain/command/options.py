@@ -20,35 +20,33 @@ LOGGERS = ("tensorboard", "wandb")
 
 
 class RunOptions(SimpleNamespace):
-    """The options of a run, which are those of `run_options`, as attributes."""
+    """The options of a run: those of `run_options`, as attributes."""
 
 
 run_options = options(
-    click.option("--graph", help="A name, a TOML file, another script, or saved. Default: the script's, else fit."),
+    click.option("--graph", help="A name, a TOML file, a script, or saved. Default: that of the script, else fit."),
     overlay_option,
-    click.option("--run-dir", type=Path, help="The folder of the run. Default: a new one in runs."),
-    click.option("--resume", default="auto", metavar="WHAT", help="auto, never, best, newest, or a path."),
-    click.option("--fork", type=Path, metavar="RUN", help="Begin a new run from a checkpoint of another."),
+    click.option("--run-dir", type=Path, help="The run directory. Default: a new one in runs."),
+    click.option("--resume", default="auto", metavar="WHAT", help="From what: auto, never, best, newest, or a path."),
+    click.option("--fork", type=Path, metavar="RUN", help="Start a new run from a checkpoint of another run."),
     click.option("--init", multiple=True, metavar="NAME=FILE", help="Load weights: model=FILE, 'model.body.*=FILE'."),
-    click.option("--rename", multiple=True, metavar="OLD=NEW", help="The node OLD of the saved graph is NEW now."),
-    click.option("--from-setup", default="", metavar="NAMES", help="When resuming, take these from setup."),
-    click.option("--from-saved", is_flag=True, help="When resuming, keep what was saved."),
-    click.option("--until", metavar="AMOUNT", help="Stop after '500 steps', '2 hours'; to be resumed."),
+    click.option("--rename", multiple=True, metavar="OLD=NEW", help="When resuming, the saved node OLD is now NEW."),
+    click.option("--from-setup", default="", metavar="NAMES", help="When resuming, take these values from setup."),
+    click.option("--from-saved", is_flag=True, help="When resuming, keep the saved values."),
+    click.option("--until", metavar="AMOUNT", help="Stop early, at '500 steps' or '2 hours' of the run."),
     click.option("--dry-run", is_flag=True, help="Run every node once, and write nothing."),
-    click.option(
-        "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="Of every random generator."
-    ),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="Seed of all generators."),
     click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
-    click.option("--logger", multiple=True, type=click.Choice(LOGGERS), help="Log there too. Repeatable."),
+    click.option("--logger", multiple=True, type=click.Choice(LOGGERS), help="Log to this service too. Repeatable."),
     click.option("--trace", is_flag=True, help="Print each transition and the guards it evaluated."),
     click.option("--quiet", is_flag=True, help="Print errors only."),
 )
 
 
 def without_options(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """The words of a command line without some options, whose names end in ``=`` if they take a value.
+    """The words of a command line without these options; the name of an option that takes a value ends in ``=``.
 
     >>> without_options(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
     ['a.py', '--resume=best']
@@ -63,13 +61,13 @@ def without_options(words: Sequence[str], options: Collection[str]) -> list[str]
     return kept
 
 
-# Options for the start of a run, which a resume does not repeat; and limits that have been reached.
+# Options that only the start of a run has, and limits that a run has reached: a resume repeats neither.
 OF_THE_START = ("--resume=", "--fork=", "--from-setup=", "--from-saved", "--rename=")
 OF_THE_END = ("--until=",)
 
 
 def ended_by(run: Run) -> str:
-    """The node that has ended a run before its amount, and what to set; empty if none has said so."""
+    """Which node ended a run before its amount, and what to set; empty if no node reported that."""
     if not (name := run.ending_notice.partition(": ")[0]):
         return ""
     node = run.graph.nodes[name]
@@ -77,11 +75,11 @@ def ended_by(run: Run) -> str:
     for parameter in kind.parameters.values() if kind is not None else ():
         if type(parameter.default) is int:
             example = f"{name}.{parameter.name}={2 * node.parameters.get(parameter.name, parameter.default)}"
-    return f"it was ended by `{name}`: set it otherwise, as in {example}"
+    return f"`{name}` ended it: change its parameters, as in {example}"
 
 
 def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> str:
-    """The command that resumes a run where it is now: the one that was typed, without what applies no longer.
+    """The command that resumes a run in its directory: the one that was typed, without the options of its start.
 
     >>> words = ["graphtrain", "run", "a.py", "--fork", "r", "--until", "2 steps", "--run-dir", "old"]
     >>> resume_command(words, Path("moved"), is_reached=True)

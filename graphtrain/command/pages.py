@@ -1,4 +1,4 @@
-"""`graphtrain report` and `watch`: runs and graphs in a browser."""
+"""`graphtrain report` and `watch`: runs in a browser."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from graphtrain.storage.run_directory import STATUS_FILE
 @click.argument("run_dir", nargs=-1, required=True, type=Path)
 @click.option("--output", "-o", required=True, type=Path, help="The file, as in run.html; it is overwritten.")
 def report(run_dir: Sequence[Path], *, output: Path) -> None:
-    """Write a page about runs, or all runs in a folder, into one file.
+    """Write a page about runs, or about all runs in a folder, to an HTML file.
 
-    It shows the graph with counts and time at its nodes and edges, the metrics as curves, a slider over the past, and
-    of several runs the settings that differ. It makes no request, and needs nothing but a browser.
+    It shows the graph with the counts and times of its nodes and edges, curves of the metrics, and a slider over the
+    past; for several runs, also the settings that differ. The page needs only a browser, and makes no request.
 
     Exit codes: 0 written, 2 there is no run.
     """
-    from graphtrain.page.document import write_report
+    from graphtrain.report.page.document import write_report
 
     write_report(_runs_at(run_dir), output, next_steps)
     click.echo(printable(f"wrote {output}"))
@@ -35,16 +35,16 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
 
 @command("graphtrain watch runs/first", "graphtrain watch runs --port 0")
 @click.argument("target", nargs=-1, required=True, type=Path)
-@click.option("--port", type=int, default=8321, show_default=True, help="The port; 0 takes one that is free.")
+@click.option("--port", type=int, default=8321, show_default=True, help="The port; 0 takes a free one.")
 def watch(target: Sequence[Path], *, port: int = 8321) -> None:
     """Show runs, or a folder of runs, live in a browser.
 
-    Run directories are only read, and the processes that train know nothing of it. It listens on this machine only.
+    It only reads run directories, and does not affect the processes that train. It listens on this machine only.
 
-    Exit codes: 0 ended, 2 there is nothing to show, or the port is in use.
+    Exit codes: 0 stopped by Ctrl-C, 2 there is nothing to show, or the port is in use.
     """
     try:
-        from graphtrain.page.server import Watched, serve
+        from graphtrain.report.page.server import Watched, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("graphtrain"):
             raise
@@ -56,16 +56,16 @@ def watch(target: Sequence[Path], *, port: int = 8321) -> None:
 
 
 def _runs_at(paths: Sequence[Path]) -> list[Path]:
-    """Run directories, and those in the folders among the paths."""
+    """The run directories among the paths, and those in the folders among them."""
     runs: list[Path] = []
     for path in paths:
         is_folder = path.is_dir() and not (path / STATUS_FILE).exists()
         if not (inner := [*run_directories(path)] if is_folder else [Run(path).path]):
-            raise UsageError(f"there is no run in `{path}`", "name a run directory, or a folder that holds some")
+            raise UsageError(f"there is no run in `{path}`", "name a run directory, or a folder of runs")
         runs += inner
     return runs
 
 
 def _announce(port: int) -> None:
-    click.echo(f"http://127.0.0.1:{port}/  (an interrupt ends it)")
+    click.echo(f"http://127.0.0.1:{port}/  (Ctrl-C stops it)")
     click.echo(printable(f"from another machine: ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}"))

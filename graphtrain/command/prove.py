@@ -25,14 +25,14 @@ from graphtrain.ranks.current import is_one_of_several
 )
 @script_argument
 @settings_argument
-@click.option("--run-dir", type=Path, help="Verify this run; it is only read. Default: the script is verified.")
+@click.option("--run-dir", type=Path, help="Verify this run, which is only read. Default: the script is verified.")
 @click.option("--last", type=click.IntRange(1), metavar="N", help="With --run-dir: only the N newest spans.")
 @processes_option
-@click.option("--cuts", type=click.IntRange(1), metavar="N", help="The number of cuts. Default: 10.")
-@click.option("--cuts-seed", type=int, help="Chooses the transitions. Default: a random number, which is printed.")
+@click.option("--cuts", type=click.IntRange(1), metavar="N", help="How many cuts. Default: 10.")
+@click.option("--cuts-seed", type=int, help="Seed of the choice of transitions. Default: random, and printed.")
 @click.option("--graph", help="Another graph than that of the script.")
 @overlay_option
-@click.option("--until", metavar="AMOUNT", help="Where the training stops, as in '50 batches'.")
+@click.option("--until", metavar="AMOUNT", help="Where the training stops, as in '50 batches'. Default: at its end.")
 @click.option("--seed", type=int, help="Seed of Python, NumPy and torch. Default: 0.")
 @click.option("--device", help="Where to train. Default: auto.")
 @click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels.")
@@ -90,7 +90,7 @@ def verify(
 @click.option("--run-dir", required=True, type=Path, help="The run directory; it is only read.")
 @click.option("--to", required=True, metavar="MOMENT", help="'48211 steps', '300 batches', or a checkpoint.")
 @click.option("--node", metavar="PATH", help="Continue from there until this node is the next to run.")
-@click.option("--runs", type=int, metavar="N", help="With --node: until it has run N times as well.")
+@click.option("--runs", type=int, metavar="N", help="With --node: and until that node has run N times.")
 @click.option("--pdb", is_flag=True, help="Open Python's debugger at that moment, with trainer, model, batch, ...")
 @processes_option
 @adapter_options
@@ -112,9 +112,9 @@ def replay(
     values shown are those of rank 0.
 
     --to '48211 steps' stops right after that step, '300 batches' right after that batch is fetched; best, newest or the
-    name of a checkpoint: where that was made.
+    name of a checkpoint stops where that was saved.
 
-    Exit codes: 0 done, 1 failed on the way, 2 the moment cannot be reached or bad usage.
+    Exit codes: 0 done, 1 the replay failed, 2 the moment cannot be reached or bad usage.
     """
     source, settings = script_or_class(script, settings, **adapted)
     from graphtrain.command.replaying import replay_to

@@ -21,10 +21,10 @@ from graphtrain.errors import UsageError
 
 
 class ScriptCommand(Command):
-    """A command that takes a script; if one is named, the help lists the arguments of its setup, else it imports none.
+    """A command that takes a script; where one is named, the help lists the arguments of its setup.
 
     Attributes:
-        program: the script that is its own command, if it is one.
+        program: the script whose own command this is; None for a command that takes any script.
     """
 
     program: Script | None = None
@@ -61,7 +61,7 @@ class ScriptCommand(Command):
 def run(script: str, settings: Sequence[str], lightning: str | None, data: str | None, **options: Any) -> int:
     """Train with a script, or resume a run that was interrupted.
 
-    The setup() of the script returns model, optimizer and data; FUNCTION is another function.
+    The function setup() of the script, or FUNCTION, returns the model, the optimizer and the data.
     NAME=VALUE sets an argument of setup (lr=1e-3) or a parameter of a node (finish.after='9 epochs'). With a SCRIPT,
     --help also lists the arguments of setup; `graphtrain show SCRIPT` prints its nodes with their parameters.
 
@@ -77,7 +77,7 @@ def program_command(program: Script) -> Command:
     @settings_argument
     @run_options
     def run(settings: Sequence[str], **options: Any) -> int:
-        """Train with this script. A run that was interrupted is resumed.
+        """Train with this script, or resume a run that was interrupted.
 
         NAME=VALUE sets an argument of setup (lr=1e-3) or a parameter of a node (finish.after='9 epochs').
 

@@ -1,4 +1,4 @@
-"""`graphtrain ls`, `status`, `explain` and `export`: what runs have left in their directories."""
+"""`graphtrain ls`, `status`, `explain` and `export`, which read run directories."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ _WIDTH_OF_A_PIPE = 120
 def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_json: bool = False) -> None:
     """List the runs in a folder: state, place, metrics, age.
 
-    Only status files are read. A run whose process is gone is `interrupted`. Where standard output is no terminal,
-    every run is one line, its cells are separated by at least two spaces, and an empty cell is `-`.
+    Only status files are read. A run whose process is gone is `interrupted`. If standard output is not a terminal,
+    every run is one line: cells are separated by at least two spaces, and an empty cell is `-`.
 
     --columns takes arguments of setup, metrics (their last values), parameters that the graph sets, and place, graph,
     last metrics, best (the metric of the best checkpoint), age, resumable, error: lr,accumulate.every,val/loss. Runs
-    without a value are sorted last. FOLDER is runs if it is not given; runs are found at most 4 levels below it.
+    without a value are sorted last. FOLDER is runs by default; runs are found at most 4 levels below it.
 
     Exit codes: 0 listed, 2 there is no such folder.
     """
@@ -74,7 +74,7 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
         raise UsageError(f"there is no folder `{folder}`", "name the folder that holds your run directories")
     runs = [_listed(path) for path in run_directories(folder)]
     if not runs and not as_json:
-        notify(f"no run in {folder}, nor in the folders below it")
+        notify(f"there is no run in {folder}, or in the folders below it")
         return
     by, chosen = sort.removeprefix("-"), [name.strip() for name in columns.split(",") if name.strip()]
     for name in dict.fromkeys(filter(None, [by, *chosen])):
@@ -127,7 +127,7 @@ def _listed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _key(value: Any) -> tuple[int, float, list[tuple[int, str]]] | None:
-    """What is sorted by: numbers before texts; None for a value that is missing, or NaN."""
+    """The sort key: numbers before texts; None for a value that is missing, or NaN."""
     if isinstance(value, int | float):
         return None if math.isnan(value) else (0, value, [])
     return None if value in (None, "") else (1, 0, in_natural_order(str(value)))
@@ -151,7 +151,7 @@ def _text(column: str, value: Any) -> str:
 )
 @click.argument("run_dir", type=Path)
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
-@click.option("--exit-code", is_flag=True, help="Exit as the run did, which torchrun does not.")
+@click.option("--exit-code", is_flag=True, help="Exit with the code of the run, which torchrun does not.")
 def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> int:
     """Show the progress of a run, whether it is running or not.
 
@@ -166,7 +166,7 @@ def status(run_dir: Path, *, as_json: bool = False, exit_code: bool = False) -> 
 
 
 def _progress(run: Run) -> Iterator[str]:
-    """The run as displays draw it, with its checkpoints, and who has written it."""
+    """The run as displays draw it, its checkpoints, and the process that wrote its status."""
     status, snapshot = run.status, run.snapshot()
     place = {"finished": "", "failed": f", in node {snapshot.position}"}.get(
         run.state, f", next node {snapshot.position}"
@@ -256,7 +256,7 @@ def _moment(at: Any) -> str:
 
 
 def _checkpoints(run: Run) -> Iterator[str]:
-    """The newest and the best one, and how often the run went back to one."""
+    """The newest and the best checkpoint, and how often the run went back to one."""
     if (manifest := run.manifest) is not None:
         yield f"newest {shown(run.newest)}, step {manifest.step}"
         if manifest.not_finite:
@@ -275,21 +275,21 @@ def _lines(command: str, effect: str) -> list[str]:
 
 
 def next_steps(run: Run) -> Iterator[tuple[str, str]]:
-    """What to do: a command to paste, and what it does; without a command, or with nothing to say, an empty one."""
+    """What to do next: commands, each with what it does; either may be empty."""
     state, command, path = run.state, run.command, str(run.path)
     replay = run.status.get("replay")
     if state == "failed" and isinstance(replay, list) and replay:
         ranks = run.manifest.ranks if run.manifest is not None else 1
         words = replay_command([run.script], run.path, [*map(str, replay)], ranks)
-        yield shown(words, 500), "repeats it up to the node that failed; --pdb opens a debugger there"
+        yield shown(words, 500), "replays it up to the node that failed; --pdb opens a debugger there"
     if state in ACTIVE:
         yield f"graphtrain status {shlex.quote(printable(path))}", ""
     elif state != "finished":
         resume = resume_command(command, run.path, is_reached=str(run.status.get("reason")).startswith("--"))
         if not command:
             yield "", "run the program again, with this run directory"
-        effect = "resumes it" if run.newest else "starts it from the beginning: there is no checkpoint"
-        cause = "; remove the cause of the error first" if state == "failed" else ""
+        effect = "resumes it" if run.newest else "starts it from the beginning, as there is no checkpoint"
+        cause = "; fix the error first" if state == "failed" else ""
         yield shown(resume, 1000) if command else "", f"{effect}{cause}"
     elif not run.status.get("not_finite"):
         longer = "a later end, such as a larger finish.after, trains it further"
@@ -299,7 +299,7 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What leads to the batch with which a loss diverged, if nothing in the graph has looked for it."""
+    """The command that finds the batch at which a loss diverged, unless the graph has looked for it."""
     try:
         if any(node.use == "check_finite" for node in nodes_of(run.graph).values()):
             return
@@ -309,7 +309,7 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
     fork = ["--fork", str(run.path / finite.name)] if (finite := run.newest_finite) is not None else []
     kept = without_options(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
     words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
-    yield shown(shlex.join(words), 1000), "names the batch with which the loss diverges"
+    yield shown(shlex.join(words), 1000), "names the batch at which the loss diverges"
 
 
 # ---- export
@@ -322,15 +322,15 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
 )
 @click.argument("run", type=Path)
 @click.argument("path", type=Path)
-@click.option("--model", metavar="NAME", help="Only this model, by the name that setup gives it. Default: all.")
+@click.option("--model", metavar="NAME", help="Only this model, by its name in setup. Default: all.")
 def export(run: Path, path: Path, *, model: str | None = None) -> None:
     """Write the weights of a run to a safetensors file.
 
-    Parameters and buffers have the names of the model's state_dict, with the name of the model in front where there are
-    several. The file of a run of several processes is complete too; buffers that differ are those of rank 0.
+    Parameters and buffers have the names of the model's state_dict; if there are several models, the name of the model
+    comes first. The file of a run of several processes is complete too; buffers that differ are those of rank 0.
 
-    RUN is a run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best. PATH is a new file,
-    .safetensors.
+    RUN is a run directory (its newest checkpoint), or a checkpoint in one; RUN/best is the best. PATH is a new
+    .safetensors file.
 
     Exit codes: 0 written, 1 the checkpoint is damaged, 2 there is no such run or model, or the file exists.
     """

@@ -27,7 +27,7 @@ from graphtrain.printable import one_line
 from graphtrain.proof.comparison import first_lines
 from graphtrain.proof.cuts import train_with_cuts
 from graphtrain.proof.history import RunHistory, Segment
-from graphtrain.proof.verify import Verdict, verify
+from graphtrain.proof.verify import Verdict, verify_segment
 from graphtrain.ranks import current_ranks, on_all_ranks
 from graphtrain.storage.manifest import SavedCheckpoint, checkpoint_paths
 from graphtrain.storage.run_directory import CHECKPOINTS_FOLDER
@@ -89,7 +89,9 @@ def _verified(
         nonlocal factory
         is_first = segment is comparable[0]
         factory = trainers = factory or TrainerFactory(source, settings, report if is_first else ignore)
-        verdict = verify(segment, lambda span: trainers.trainer(span.goal, from_the_beginning=span.start is None))
+        verdict = verify_segment(
+            segment, lambda span: trainers.trainer(span.goal, from_the_beginning=span.start is None)
+        )
         print_lines(printed, _lines(verdict, trainers.changes or ""))
         return verdict.is_equal
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from graphtrain.data.source import Opened, Source
-from graphtrain.state.changes import changes, restore
+from graphtrain.state.changes import changes_since, restore_changes
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.state_files import state_digest
 
@@ -47,7 +47,7 @@ class DataState:
 
     def changed(self, data: Any) -> Mapping[str, Any]:
         """The changes in data since the run began; empty if there are none."""
-        return changes(*followed).section if (followed := self._followed(data)) is not None else {}
+        return changes_since(*followed).section if (followed := self._followed(data)) is not None else {}
 
     def digest(self, data: Any) -> str:
         """A digest of the changes in data since the run began."""
@@ -57,7 +57,7 @@ class DataState:
         """Restore data from what `changed` returned, which is copied."""
         if (followed := self._followed(data)) is not None:
             snapshot, name = followed
-            restore(snapshot, copy.deepcopy(section), name)  # the section may be needed again
+            restore_changes(snapshot, copy.deepcopy(section), name)  # the section may be needed again
 
     def not_as_before(self) -> list[str]:
         """The differences that the comparisons report; each comparison is made once."""

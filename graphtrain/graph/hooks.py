@@ -1,6 +1,6 @@
 """Named places of a procedure, at which a node is inserted without knowing the edges there.
 
-They are data, and have the names that Lightning gives its hooks (docs/coming-from-lightning.md).
+They are data, and have the names that Lightning gives its hooks (docs/coming-from.md).
 """
 
 from __future__ import annotations

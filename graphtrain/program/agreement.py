@@ -1,10 +1,9 @@
 """Agreement between ranks: their position, requests to any of them, and values that they exchange.
 
 Ranks *synchronise*: each gathers the records of all, in one small call. They do so before every other collective call,
-before a batch is fetched, unless they did since the last one, before every save, and at the start and the stop of a
-run. Values that may differ between ranks (signals, clocks, whether a checkpoint is still being written) enter the run
-only through these records, so that every rank takes the same edges. If ranks take different edges, all of them raise an
-error that names both.
+before a batch is fetched (unless they did since the last one), before every save, and at the start and stop of a run.
+Values that may differ between ranks, such as signals and clocks, enter the run only through these records: every rank
+takes the same edges. If ranks take different edges, all of them raise an error that names both.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 """What a rank sends to the others when they synchronise: plain data, where it is and what may differ between ranks."""
 
-# The first call of a synchronisation has this many bytes of every rank, or as many as any exchange so far, and some for
-# what varies; a second has the rest of a longer record.
+# The first call of a synchronisation sends this many bytes, or somewhat more than the longest record of an exchange so
+# far. A second call sends the rest of a longer record.
 _RECORD_BYTES = 512
 # The report of a failed rank reaches the others within this time after their call fails.
 _GRACE_SECONDS = 5.0
@@ -42,23 +41,23 @@ _LOST_CONNECTION = ("gloo", "NCCL", "Connection closed", "Connection reset", "Br
 
 @final
 class Agreement:
-    """One rank's part in the agreement.
+    """The agreement of one rank with the others.
 
     Arguments:
-        requests: the requests of the run. What one rank asks for is posted on all, once they synchronise.
+        requests: the requests of the run. A request of one rank reaches all of them when they synchronise.
 
     Attributes:
-        ranks: the processes; this one's `rank` among them, and their number, the `world_size`.
+        ranks, rank, world_size: the processes, the number of this one, and how many there are.
         position: returns the number of the node of this rank that is running, or is next; before the run, 0.
         path_of: returns the path of a node by its number.
         place: returns where this rank is, for messages: ``"in `step` at step 10"``.
         running_seconds: returns how long this rank has trained, by its own clock.
         buffers: returns the buffers of all modules, by their paths.
         synchronised: False if a batch was fetched since ranks last synchronised.
-        asked: requests by step functions of this rank: the path of the node, and what it asks for.
-        grant: called on all ranks with each request by a step function of any.
-        saves_known: how many saves were over then, as known to rank 0.
-        sharded: True if a model is sharded over the ranks: its backward passes add up gradients.
+        asked: requests of step functions on this rank: the path of the node, and the name of the request.
+        grant: called on all ranks with each request of a step function on any rank.
+        saves_known: how many saves rank 0 had completed when ranks last synchronised.
+        sharded: True if a model is sharded over the ranks. Its backward passes sum gradients over them.
     """
 
     sharded = False
@@ -85,11 +84,11 @@ class Agreement:
         self._record_bytes = _RECORD_BYTES
 
     def seconds(self) -> float:
-        """How long rank 0 had trained when ranks last synchronised; of one process, how long it has."""
+        """How long rank 0 had trained when ranks last synchronised; with one process, how long it has trained."""
         return self._seconds if self.world_size > 1 else self.running_seconds()
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
-        """The choice of an exit edge of a node with several, which is recorded until ranks synchronise."""
+        """The call that chooses the edge of a node, which also records the choice until ranks synchronise."""
         choices = self._choices
 
         def noted() -> int:
@@ -109,7 +108,7 @@ class Agreement:
         For one process, nothing is gathered.
 
         Arguments:
-            known: further entries of this rank's record: plain data.
+            known: additional entries of the record of this rank: plain data.
 
         Raises:
             RanksDivergedError: the ranks are not at the same place, or took different edges to it.
@@ -132,7 +131,7 @@ class Agreement:
         if purpose == "exchange":
             self._record_bytes = max(self._record_bytes, _RECORD_BYTES + max(map(len, of_ranks)))
         self._choices.clear()
-        # Where a run was saved or resumed makes no difference to where ranks synchronise next.
+        # A run that is saved or resumed here synchronises next where any other run does.
         self.synchronised = purpose not in ("start", "save", "stop")
         self._seconds = records[0]["seconds"]
         for request in {request for each in records for request in each["requests"]}:
@@ -147,7 +146,7 @@ class Agreement:
         return records
 
     def before_batch(self, **known: Any) -> list[Record]:
-        """Synchronise, unless ranks did since a batch was last fetched, and nothing is known about the next one.
+        """Synchronise, unless ranks did since a batch was last fetched and `known` is empty.
 
         Arguments:
             known: about a batch that was just fetched, as for `synchronise`.
@@ -157,14 +156,14 @@ class Agreement:
         return records
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in the order of ranks: plain data of any size."""
+        """The values of all ranks, by rank: plain data of any size."""
         if self.world_size == 1:
             return [value]
         records = self.synchronise("gather", value=pack(value, "gathered", Tensors("gathered")))
         return [unpack(record["value"]) for record in records]
 
     def begin(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Let the gradients of these parameters be summed within the pass that `backward` runs before `exchange`.
+        """Sum the gradients of these parameters over ranks while the next `backward` runs, before `exchange`.
 
         All ranks call it at the same node, and then `exchange` with the same parameters. The pass is the last of the
         window; a rank without a batch runs none.
@@ -174,7 +173,7 @@ class Agreement:
         self._early, self._is_summed = GradientSums(self.ranks, parameters, self._summed), False
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Run backward, at most once in a visit; the sums of gradients begin in it if they are expected to."""
+        """Run the backward pass, at most once in a visit; after `begin`, gradients are summed meanwhile."""
         if (early := self._early) is None:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
@@ -188,11 +187,11 @@ class Agreement:
     ) -> None:
         """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
-        Sharded parameters and buffers are left out: a backward pass has added up the gradients of those. After `begin`
-        it is called within the pass, and again at the node that exchanges, where nothing is left to do.
+        Sharded parameters and buffers are skipped: their backward pass has summed the gradients. After `begin` this is
+        called within the pass, and again at the node that exchanges, where nothing is left to do.
 
-        A parameter without a gradient on any rank keeps none; if some ranks have none, it counts there as zeros. A
-        buffer whose shape or type differs between ranks, such as a cache, stays as it is.
+        A parameter without a gradient on all ranks keeps none; if only some have none, theirs count as zeros. A buffer
+        whose shape or type differs between ranks, such as a cache, is not changed.
 
         Arguments:
             buffers: by their paths. Default: those of all modules.
@@ -215,7 +214,7 @@ class Agreement:
             self._summed = summed
 
     def forward(self, act: Callable[[], Any]) -> None:
-        """Run a sharded model: all ranks do, or none.
+        """Run a sharded model, once all ranks have arrived.
 
         Raises:
             RankFailedError: one of them has failed, has ended, or did not arrive in time.
@@ -223,10 +222,10 @@ class Agreement:
         self.synchronise("forward")
         self._together(act)
 
-    # ---- calls that rank 0 makes for all
+    # ---- calls on every rank, and calls on rank 0 for all
 
     def together(self, act: Callable[[], Any]) -> Any:
-        """The result of a call that every rank makes; if it fails on some, all raise the error of the first of them.
+        """The result of a call that every rank makes. If it fails on some ranks, all raise the error of the first.
 
         Raises:
             GraphtrainError: the call raised it.
@@ -252,12 +251,12 @@ class Agreement:
     # ---- failing
 
     def fail(self, error: BaseException) -> None:
-        """Report to the other ranks why this one is missing, and leave them, so that they fail at once."""
+        """Report to the other ranks why this one stops, and leave them, so that they fail at once."""
         self._early, self._summed, self._record_bytes = None, (), _RECORD_BYTES
         leave(self.ranks, self.place(), error)
 
     def _gather(self, data: bytes) -> list[bytes]:
-        """What all ranks pass, of any length, in one call if it is short on all of them."""
+        """The data of all ranks, of any length; in one call if it is short on all of them."""
         sent, first = len(data).to_bytes(8, "little") + data, self._record_bytes
         parts: list[bytes] = self._together(lambda: self.ranks.gather(sent[:first].ljust(first, b"\0")))
         sizes = [8 + int.from_bytes(part[:8], "little") for part in parts]
@@ -275,7 +274,7 @@ class Agreement:
             is_lost = isinstance(error, LostRankError) or any(word in lost for word in _LOST_CONNECTION)
             if isinstance(error, GraphtrainError) or not is_lost:
                 raise
-        # What is known about a rank that does not take part.
+        # Find out which rank is missing, and why.
         for _ in range(_GRACE_ATTEMPTS):
             missing = self.ranks.ended()  # read first: a rank reports its failure before it ends
             if failure := failure_of(self.ranks, 0.0 if missing else _GRACE_SECONDS / _GRACE_ATTEMPTS):
@@ -293,8 +292,8 @@ class Agreement:
         who = f"rank {', '.join(map(str, missing))} {failure}" if missing else f"a rank is gone: {lost.splitlines()[0]}"
         raise RankFailedError(
             f"{who}; the others wait {self.place()}",
-            "see what it printed last: a process that ends without a message was killed, often because memory ran out; "
-            f"ranks wait {self.ranks.timeout_seconds:g} s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS",
+            "see what it printed last: a process that ends without a message was killed, often because memory ran out. "
+            f"Ranks wait {self.ranks.timeout_seconds:g} s for each other; GRAPHTRAIN_TIMEOUT_SECONDS changes that",
         )
 
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
@@ -307,19 +306,19 @@ class Agreement:
         other = next(rank for rank, line in enumerate(lines) if line != lines[0])
         raise RanksDivergedError(
             f"ranks took different edges, or are not at the same place: rank 0 {lines[0]}, rank {other} {lines[other]}",
-            "a guard read a value that differs between ranks: let a kind gather it and make one value first; or a node "
-            "communicates on some ranks only: every rank must take part, or none",
+            "a guard read a value that differs between ranks: let a kind gather it and make one value; or a node "
+            "communicates on some ranks only: let all ranks take part, or none",
         )
 
 
-# Those that every rank can make of the same arguments: a message and a hint, but for the first.
+# The errors that every rank can raise from plain arguments: message and hint, except for the first.
 _ERRORS: dict[str, Callable[..., GraphtrainError]] = {UnsaveableError.__name__: UnsaveableError} | {
     name: kind for name, kind in vars(errors).items() if getattr(kind, "__init__", 0) is GraphtrainError.__init__
 }
 
 
 def error_as_plain(error: GraphtrainError) -> list[str]:
-    """An error as plain data: the nearest of its types that every rank can make, and the arguments."""
+    """An error as plain data: the name of the nearest type in `_ERRORS`, and its arguments."""
     kind = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS), "")
     if isinstance(error, UnsaveableError):
         return [kind, error.path, error.reason, error.hint]
@@ -327,6 +326,6 @@ def error_as_plain(error: GraphtrainError) -> list[str]:
 
 
 def error_of_plain(plain: Sequence[str]) -> GraphtrainError:
-    """The error that was made plain, on another rank."""
+    """The error of another rank, from `error_as_plain`."""
     kind, *arguments = plain
     return _ERRORS.get(kind, GraphtrainError)(*arguments)

@@ -1,4 +1,4 @@
-"""A plan bound to resources: instances of kinds, one table of slot values, absent options bypassed.
+"""A plan bound to resources: instances of kinds, a table of slot values, nodes without their resources bypassed.
 
 The result is data, which `program.table` compiles to calls.
 """
@@ -30,17 +30,17 @@ else:
 
 @final
 class ProgramNode:
-    """A node with its progress: one row of the table that the engine runs.
+    """A node with its progress.
 
     Attributes:
         path: ``"validate/next_batch"``.
         node: the node in its graph.
         parameters: every parameter of the kind, of its type.
-        index: its position.
-        bypassed: True if it has nothing to do because an option or a resource that it needs is absent.
-        asks_for: the slots that it reads when it is set up, by the names of its kind.
-        fields: the dictionary of the instance. Code that reads or counts a field at every visit uses it directly.
-        arguments: the dictionary in which a visit finds its parameters: `fields`; of a function, its keywords.
+        index: its position, the number of its transition.
+        bypassed: True if it does nothing, because a setting or a resource that it needs is absent.
+        asks_for: the names of the arguments of its `setup`.
+        fields: the `__dict__` of the instance, for code that reads or counts a field at every visit.
+        arguments: the dictionary from which a visit reads parameters: `fields`, or the keywords of a function.
     """
 
     instance: Any
@@ -58,21 +58,21 @@ class ProgramNode:
         self.fields = self.arguments = vars(instance)
 
     def check_fields(self) -> None:
-        """Raise if the kind has replaced the dictionary of the instance: what reads its fields has the former one."""
+        """Raise if the kind has replaced the `__dict__` of the instance, to which compiled code refers."""
         if vars(self.instance) is not self.fields:
             raise UsageError(
-                f"{self.path}: the kind `{self.kind.name}` replaced its `__dict__`, in which its fields are read",
-                "change the one it has: `self.__dict__.update(state)`",
+                f"{self.path}: the kind `{self.kind.name}` replaced its `__dict__`",
+                "update it in place: `self.__dict__.update(state)`",
             )
 
 
 @final
 class Clock:
-    """What counts one unit: a field of a node.
+    """The counter of one unit: a field of a node.
 
     Attributes:
         declared: the declaration of the field.
-        restarts: for a counter that starts again at 0, the field that changes when it does.
+        restarts: the field that changes when the counter restarts at 0; None if it never does.
     """
 
     def __init__(self, node: ProgramNode, field: str) -> None:
@@ -84,11 +84,11 @@ class Clock:
         return exactly(getattr(self.node.instance, self.field))
 
     def count(self) -> int | None:
-        """Which count this is, for a counter that starts again at 0."""
+        """The value of `restarts`; None if the counter never restarts."""
         return getattr(self.node.instance, self.restarts) if self.restarts is not None else None
 
     def reading(self) -> list[int | None]:
-        """The value as progress stores it: numerator, denominator, and which count this is."""
+        """The value as it is stored in progress: numerator, denominator, and `count()`."""
         value = getattr(self.node.instance, self.field)
         now = value if type(value) is int else exactly(value)
         return [now.numerator, now.denominator, self.count()]
@@ -99,7 +99,7 @@ ClockTerm = tuple[Clock, Term]
 
 
 def _stage_of(node: ProgramNode) -> str:
-    """What a node calls step functions for: "train", "validate", "test" or "predict"."""
+    """The stage of a node that calls step functions: "train", "validate", "test" or "predict"."""
     if "backward" in node.kind.does:
         return "train"
     called = {*resources_of(ref for read, ref in node.plan_node.reads if "a step function" in read.holds)}
@@ -108,26 +108,26 @@ def _stage_of(node: ProgramNode) -> str:
 
 @final
 class Program:
-    """The whole graph, flat, over one table of slot values.
+    """A plan with its resources, instances of nodes, and values of slots.
 
     Arguments:
-        resources: those of the user and those provided by the engine, by slot name.
-        new_instance: makes the instance of a node. Default: that of its kind.
+        resources: those of the user, and those that the engine provides, by name.
+        new_instance: returns the instance of a node. Default: an instance of its kind.
 
     Attributes:
-        scopes: every bound graph, by the prefix of its paths.
-        clocks: the clock of each: the units, with what counts each.
-        drawn: the resources that nodes draw batches from.
-        training: those of them that train, and whose clock counts it.
-        nodes: every bound node, by position. Bypassed ones stay in the table and do nothing; nodes in their bodies are
-            left out.
+        scopes: the scope of every graph that is not in a bypassed node, by the prefix of its paths.
+        clocks: scope -> unit -> its counter.
+        drawn: the names of the resources from which nodes fetch batches.
+        training: the scopes that train, and whose clock counts steps or epochs.
+        nodes: every node, by position. Bypassed nodes are among them; nodes in their bodies are not.
         slots: the value of every slot that some node writes, by path (``"validate/batch"``); None before.
-        clocked: the graph whose clock the run uses: the innermost training graph around the next node. If there is
-            none, the one that trained last, or will first; the outermost if nothing trains.
-        read_resources: the resources that nodes and step functions read beside batches, once all are compiled.
-        missing: resources that are not supplied, with the paths of the nodes that read each.
-        absent: a line for each node that is bypassed for lack of a resource, or that does not support several ranks.
-        window_ranks: the ranks with which the run began: a window has `every` micro-batches of each.
+        clocked: the scope whose clock the run shows: the innermost training graph around the next node; else the one
+            that trained last, or will train first; the outermost if nothing trains.
+        read_resources: the names of the resources, other than data, that nodes and step functions read. Complete once
+            the program is compiled.
+        missing: name of a resource that is not supplied -> the paths of the nodes that read it.
+        absent: a line for each node that is bypassed for lack of a resource, or does not support several ranks.
+        window_ranks: with how many ranks the run began: a window has `every` micro-batches of each.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class Program:
     # ---- names
 
     def resource(self, name: str, read: Read, reader: str) -> Any:
-        """The value of a resource, or the default of the node that reads it; without either, it is missing."""
+        """The value of a resource, or the default of the node that reads it. Without either it is noted as missing."""
         if "batches" not in read.holds:
             self.read_resources.add(name)
         if name in self.resources and (self.resources[name] is not None or name in PROVIDED):
@@ -194,15 +194,15 @@ class Program:
         return None
 
     def step_input(self, node: ProgramNode, read: Read) -> Ref:
-        """The meaning of a further parameter of a user's step function, for the node that calls it.
+        """The reference of a parameter of a step function, other than model and batch, for the node that calls it.
 
-        A resource of that name comes first, then a slot that is written no further out than the counter. `step` and
-        `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost; anything
-        else by the loop in which the function is called. `optimizer` is that of the node, `stage` what that is for.
+        A resource of that name comes first, then a slot written in the graph of the counter or further inside. `step`
+        and `epoch` are counted by the innermost enclosing graph that steps an optimizer, or else by the outermost;
+        other counts by the loop that calls the function. `optimizer` is that of the node, `stage` its `_stage_of`.
         """
         name, scope = read.name, node.scope
         if name in node.plan_node.returned:
-            return Ref("slot", node.plan_node.returned[name])  # a value that it returned itself
+            return Ref("slot", node.plan_node.returned[name])  # which this function returned before
         if name == "optimizer":
             return scope.read_by(node.node, name)
         if name in self.resources:
@@ -226,7 +226,7 @@ class Program:
         return scope.resolve(name)
 
     def metric_prefix(self, node: ProgramNode) -> str:
-        """``"generate/"`` if several nodes of its graph use one: its name, but for one that has that of its kind."""
+        """The prefix of its metrics, ``"generate/"``; empty for the only such node, or one named like its kind."""
         acting = [each for each in self.nodes_in(node.scope) if each is not node and not each.bypassed]
         is_alone = not [each for each in acting if "metric_prefix" in each.asks_for]
         return "" if is_alone or node.node.name == node.kind.name else f"{node.node.name}/"
@@ -234,21 +234,21 @@ class Program:
     # ---- amounts and edges
 
     def clock(self, scope: Scope, unit: str) -> Clock | None:
-        """What counts a unit of the clock of a graph, or else of the innermost enclosing graph that counts it."""
+        """The counter of a unit on the clock of a graph, or of the innermost enclosing graph that counts it."""
         clocks = [self.clocks[each][unit] for each in scope.around if unit in self.clocks[each]]
         return clocks[-1] if clocks else None
 
     @property
     def training_precision(self) -> str:
-        """The precision of the nodes that train; "32-true" if there are none, or they differ."""
+        """The precision of the nodes that run backward; "32-true" if there are none, or they differ."""
         training = [node for node in self.nodes if "backward" in node.kind.does]
         precisions = {node.parameters["precision"] for node in training if "precision" in node.parameters}
         return precisions.pop() if len(precisions) == 1 else "32-true"
 
     def limits(self, limit: Trigger) -> list[ClockTerm]:
-        """The amounts at which a run stops: one for each graph that may be meant.
+        """The amounts at which a run stops, with the counter of each: those of every training graph.
 
-        A unit is that of the graph that trains, or else of the innermost enclosing one that counts it.
+        A unit that a training graph does not count is that of the innermost enclosing graph that does.
         """
         training = self.training or [self.main]
         clocks = [(self.clock(scope, term.base.unit), term) for scope in training for term in limit.terms]
@@ -261,7 +261,7 @@ class Program:
     # ---- reports
 
     def problems(self) -> list[Problem]:
-        """A problem for each resource that is missing, not read, or unusable; which are read is known once compiled."""
+        """A problem for each resource that is missing, not read, or not usable; call it once all nodes are compiled."""
         problems, unread = [], self.unread()
         for name, paths in sorted(self.missing.items()):
             match, readers = nearest(name, self.resources.keys() - self.read_resources), sorted(paths)
@@ -288,7 +288,7 @@ class Program:
                 gives, hint = "", ""
                 if isinstance(part, Mapping):
                     gives, hint = "its keys", "supply one of its values, or a Loader over TensorDataset(*data.values())"
-                # It is read by index; one that can be iterated over may give batches.
+                # It is read by index. A dataset with `__iter__` may give batches.
                 elif isinstance(part, torch.utils.data.Dataset) and not hasattr(type(part), "__iter__"):
                     gives, hint = "samples", f"supply Loader({label}, batch_size=...)"
                 if gives:
@@ -298,7 +298,7 @@ class Program:
         return problems
 
     def unread(self) -> dict[str, str]:
-        """The resources that no node reads, bypassed or not, and no step function; a hint for what is misspelt."""
+        """The names of resources that no node, bypassed or not, and no step function reads, each with a hint or ""."""
         steps = [value for value in self.resources.values() if isinstance(value, StepCall)]
         asked = {read.name for step in steps for read in step.extra_inputs}
         readable = {*USUAL, *self.plan.main.read, *self.read_resources, *asked}
@@ -327,12 +327,12 @@ class Program:
 
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:
-        """The nodes that fire by wall-clock time, and so at different moments in every replay."""
+        """The nodes that are due by wall-clock time, and so at other moments in every replay."""
         acting = [node for node in self.nodes if not node.bypassed]
         return [node for node in acting if any(map(self._is_timed, self.plan.due_by(node.plan_node)))]
 
     def timed(self) -> list[str]:
-        """A line about what reads wall-clock time and decides about the training; none if nothing does."""
+        """A line with the nodes and guards by which wall-clock time decides about the training, if there are any."""
         acting = [node for node in self.nodes if not node.bypassed]
         goes_back = "history" in {name for node in self.nodes for name in node.asks_for}
         timed = [
@@ -351,7 +351,7 @@ class Program:
         return [line] if timed else []
 
     def _is_timed(self, ref: Ref) -> bool:
-        """True for what reads a field that no digest has, such as seconds."""
+        """True for a reference to a field that is not in the digest, such as seconds."""
         fields = [part for part in ref.simple() if part.kind == "field" and part.path in self.by_path]
         read = [(self.by_path[part.path].kind, part.name) for part in fields]
         declared = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]

@@ -1,4 +1,4 @@
-"""Breakpoints: where a run stops or pauses other than at the end of its graph.
+"""Breakpoints: positions, other than the end of the graph, at which a run stops or pauses.
 
 The loop does not know about them. A breakpoint replaces one callable in the list of transitions: a run without
 breakpoints pays nothing, and a run with one pays a call and a comparison at that node.
@@ -22,9 +22,9 @@ from graphtrain.program.triggers import Every, reached
 
 @dataclass(frozen=True)
 class Breakpoint:
-    """A request that is added before a node runs, each time that a condition holds; the node is then not run.
+    """A request that is made instead of running a node, each time that a condition holds.
 
-    The request `pause` returns control at once, at any position; `reached` and `breakpoint` save first, if possible.
+    The request "pause" returns at once, at any position; "reached" and "breakpoint" save first, if possible.
     """
 
     index: int
@@ -35,7 +35,7 @@ class Breakpoint:
 def with_breakpoints(
     transitions: Sequence[Transition], breakpoints: Iterable[Breakpoint], requests: Requests
 ) -> list[Transition]:
-    """The transitions wrapped in breakpoints. Of two at one node, the last is evaluated first."""
+    """The transitions with breakpoints. Of two at one node, the last is evaluated first."""
 
     def stopping(transition: Transition, index: int, holds: Callable[[], bool], request: Request) -> Transition:
         def stop_before() -> int:
@@ -53,7 +53,7 @@ def with_breakpoints(
 
 
 def parse_amount(text: str, graph: GraphData, option: str = "until", example: str = "'500 steps'") -> Trigger:
-    """Parse the amount at which a run is to stop, in a unit of the clock of the graph or of a nested one that trains.
+    """Parse the amount at which a run stops, in units of the graph or of a nested graph that trains.
 
     Raises:
         UsageError: the text is not an amount, or nothing counts its unit.
@@ -72,9 +72,9 @@ def parse_amount(text: str, graph: GraphData, option: str = "until", example: st
 
 
 def at_limit(compiled: CompiledGraph, limit: Trigger) -> list[Breakpoint]:
-    """Breakpoints that stop a run before it fetches another batch once an amount is reached, and what is due is done.
+    """Breakpoints that stop a run once an amount is reached and due nodes have run, before it fetches another batch.
 
-    In a graph that does not count batches the run stops before the node that counts the unit.
+    A graph that does not count batches stops before the node that counts the unit.
     """
     clocks, limits = compiled.program.clocks, compiled.program.limits(limit)
     before = [clocks[clock.node.scope].get("batches", clock).node.index for clock, _ in limits]
@@ -92,15 +92,17 @@ def before_node(
 ) -> Breakpoint:
     """A breakpoint before the node at a path runs; visits at which its trigger is not due do not count.
 
-    It does not stop where `passing` returns True, and with `runs` only once the node has run this often, in a nested
-    graph since that began. `option` is where the path was given, for messages.
+    Arguments:
+        option: the option or argument with the path, for messages.
+        passing: the run does not stop where this returns True. Default: it always stops.
+        runs: it stops once the node has run this often, in a nested graph since that began. Default: each time.
 
     Raises:
-        UsageError: there is no such node, or it never runs because a resource is missing.
+        UsageError: there is no such node, or it is bypassed.
     """
     running = {path: node for path, node in compiled.program.by_path.items() if not node.bypassed}
     if path not in running:
-        message = f"{option}: no node `{path}` runs: it does not exist, or is bypassed"
+        message = f"{option}: there is no node `{path}`, or it is bypassed"
         raise UsageError(message, suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True

@@ -1,4 +1,4 @@
-"""The cells of a bound graph: every read is a place with a value, resolved once, when the graph is compiled."""
+"""Cells: the values that nodes and guards read, located once, when the graph is compiled."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from graphtrain.errors import ExpressionError, UsageError
+from graphtrain.graph.closures import Cell, any_of, compile_guard, constant, never, stored
+from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
-from graphtrain.language.closures import Cell, any_of, compile_guard, constant, never, stored
-from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import Ref, Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
@@ -21,10 +21,10 @@ Get = Callable[[], Any]
 
 
 class Cells:
-    """The cells of one program; the aspect of visits whose parameters are expressions.
+    """Makes the cells of one program, and the visits of nodes whose parameters are expressions.
 
     Attributes:
-        extra_inputs: path -> the inputs of the user's functions there in addition to the model and the batch.
+        extra_inputs: path of a node -> the inputs of its step functions other than model and batch.
     """
 
     def __init__(self, program: Program) -> None:
@@ -34,7 +34,7 @@ class Cells:
         self.extra_inputs: dict[str, list[tuple[Read, Ref]]] = {}
 
     def of(self, node: ProgramNode, read: Read, ref: Ref) -> Cell:
-        """The cell that a node reads. A slot without a value has the default of its reader."""
+        """The cell of a reference that a node reads. A slot without a value has the default of the read."""
         match ref.kind:
             case "slot":
                 slots, path, default = self._slots, ref.path, read.default
@@ -57,10 +57,10 @@ class Cells:
     # ---- resources, and step functions with their inputs
 
     def _resource(self, node: ProgramNode, read: Read, name: str) -> Any:
-        """The value of a resource; a user's step function is called with the model, the batch, and its extra inputs."""
+        """The value of a resource; of a step function, a call that takes model and batch and adds its extra inputs."""
         value = self._program.resource(name, read, node.path)
         if "a step function" in read.holds and value is not None:
-            is_prepared = isinstance(value, StepCall)  # else it has another name than those of a model
+            is_prepared = isinstance(value, StepCall)  # else it is not one of `STEP_FUNCTIONS`
             step = value if is_prepared else step_call(value, name)
             reads = [(extra, self._program.step_input(node, extra)) for extra in step.extra_inputs]
             self.extra_inputs.setdefault(node.path, []).extend(reads)
@@ -71,7 +71,7 @@ class Cells:
         return value.function if isinstance(value, StepCall) else value
 
     def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Get:
-        """A call that returns an input of a step function; it raises for what no step function has returned yet."""
+        """A call that returns an input of a step function, and raises if a step function has yet to return it."""
         get = self.of(node, read, ref).read
         if not read.required or ref.kind != "slot" or ref.path not in self._returned:
             return get
@@ -89,7 +89,7 @@ class Cells:
     # ---- fields
 
     def at(self, path: str, name: str) -> Cell:
-        """A field, or a parameter, of the node at a path; in a bypassed body, its initial value."""
+        """A field or parameter of the node at a path; in a bypassed body, its initial value."""
         node = self._program.by_path.get(path)
         if node is not None:
             return self.field(node, name)
@@ -97,7 +97,7 @@ class Cells:
         return constant(False if name == "due" else getattr(plan_node.new_instance(), name))
 
     def field(self, node: ProgramNode, name: str) -> Cell:
-        """A field, or a parameter, of a node."""
+        """A field or parameter of a node."""
         if name == "due":
             return Cell(self.due(node))
         if name in node.plan_node.expressions:
@@ -112,7 +112,7 @@ class Cells:
         return stored(fields, name) if name in fields else Cell(functools.partial(getattr, node.instance, name))
 
     def due(self, node: ProgramNode) -> Due:
-        """A call that returns whether a node is due: by its trigger, or by a field that its kind declares."""
+        """A call that returns whether a node is due: by its trigger, or by a field that its kind declares for that."""
         if node.bypassed:
             return never
         if node.trigger is None:
@@ -137,7 +137,7 @@ class Cells:
         return evaluated(ref, self.compiled(scope, ref.expression))
 
     def wrap(self, node: ProgramNode, visit: Get) -> Get:
-        """The visit of a node, before which its parameters get the values of their expressions."""
+        """The visit of a node; before it, expressions are evaluated and set as parameters."""
         getters = [(name, self.expression(ref)) for name, ref in node.plan_node.expressions.items()]
         if not getters:
             return visit
@@ -152,12 +152,12 @@ class Cells:
                 arguments[name] = get()
             return visit()
 
-        return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us more
+        return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us
 
     def named(self, scope: Scope, expression: Name | FieldOf) -> Cell:
-        """The cell of a name in a guard or an expression. A slot must hold a Python number or text.
+        """The cell of a name in a guard or an expression.
 
-        Reading a tensor would wait for its device in every transition.
+        A slot must hold a Python number or text: reading a tensor would wait for its device in every transition.
         """
         if isinstance(expression, FieldOf):
             return self.at(f"{scope.path}{expression.node}", expression.field)
@@ -179,7 +179,7 @@ class Cells:
 
 
 def evaluated(ref: Ref, read: Get) -> Get:
-    """A call that returns the value of an expression, which `read` returns, if it fits its parameter.
+    """A call that returns the value of an expression, read by `read`, or raises unless it fits its parameter.
 
     A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.coerce` decides
     about the rest.
@@ -197,7 +197,7 @@ def evaluated(ref: Ref, read: Get) -> Get:
         except ExpressionError:  # of an expression that this one reads
             raise
         except Exception as error:
-            hint = "let what writes it write a number, as a tensor's `.item()`" if isinstance(error, TypeError) else ""
+            hint = "write a Python number to the slot: `.item()` of a tensor" if isinstance(error, TypeError) else ""
             raise ExpressionError(name, text, f"raised {type(error).__name__}: {error}", hint) from error
         if parameter is None or (type(value) is number and least < value < most):
             return value

@@ -1,4 +1,4 @@
-"""The position of a run by its clock: step, epoch, batch, window, evaluation; and the distance of its end."""
+"""The position of a run by its clock: step, epoch, batch, window, evaluation; and its distance from the end."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _NO_RATE = frozenset({"epochs", "epoch_batches", "steps", "seconds"})
 
 @final
 class RunClock:
-    """Reads the clocks of the graph that trains now, or did last, and of enclosing ones, without uncounted units.
+    """Reads the clock of the graph that trains now, or trained last, and the clocks of graphs around it.
 
     Attributes:
-        ends: the amounts that end the run.
-        columns: the columns of rows of metrics besides step and epoch: the names of the clocks around training graphs.
+        ends: the amounts of `after` that end the run.
+        columns: the columns of metrics other than step and epoch: units of graphs around the one that trains.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self.ends = self._ends(program.main)
-        # Scope -> the clocks of the graphs around it but time, by name. A name that rows of metrics already have is
-        # prefixed by the path of its graph, or the name of the outermost.
+        # Scope -> the clocks of the graphs around it, except time, by name. A name that rows of metrics already have is
+        # prefixed by the path of its graph, or by the name of the outermost one.
         self._outer_clocks: dict[Scope, dict[str, Clock]] = {}
         for scope in program.training:
             named = self._outer_clocks.setdefault(scope, {})
@@ -40,7 +40,7 @@ class RunClock:
 
     @property
     def shown_ends(self) -> tuple[Term, ...]:
-        """The amounts that end the graph which trains, and those around it."""
+        """The amounts that end the graph that trains, and those that end the graphs around it."""
         return tuple([term for scope in self._program.clocked.around[::-1] for term in self._ends(scope)])
 
     def _ends(self, scope: Scope) -> tuple[Term, ...]:
@@ -49,12 +49,12 @@ class RunClock:
         return tuple([term for trigger in triggers if trigger is not None for term in trigger.terms])
 
     def count(self, unit: str) -> Fraction | None:
-        """The exact value of a unit, of the graph that trains or else of an enclosing one; None if not counted."""
+        """The exact count of a unit in the graph that trains, or else in one around it; None if nothing counts it."""
         clock = self._program.clock(self._program.clocked, unit)
         return clock.now() if clock is not None else None
 
     def counts(self) -> dict[str, int]:
-        """The units whose rate is the speed of the run, such as batches, samples and tokens."""
+        """The counts whose rates are the speed of the run, such as batches, samples and tokens."""
         return {
             unit: int(self.count(unit) or 0)
             for unit, text in self._program.clocked.graph.units.items()
@@ -62,31 +62,31 @@ class RunClock:
         }
 
     def outer_counts(self) -> dict[str, int | float]:
-        """The clocks of the graphs around the one that trains, the outermost first: ``{"fold": 2}``."""
+        """The counts of the graphs around the one that trains, outermost first: ``{"fold": 2}``."""
         return {
             name: value if isinstance(value := getattr(clock.node.instance, clock.field), int) else float(value)
             for name, clock in self._outer_clocks.get(self._program.clocked, {}).items()
         }
 
     def nested(self) -> dict[str, Any]:
-        """A name for files that distinguishes this training from others in an enclosing graph; empty without one."""
+        """Entries for files that distinguish this training from others of an enclosing graph; empty without one."""
         if self._program.clocked is self._program.main:
             return {}
         return {"clock_of": self._program.clocked.path.rstrip("/"), "clocks": self.outer_counts()}
 
     def of_row(self) -> dict[str, int | float]:
-        """The columns of a row of metrics: steps of the optimizer, epochs as a fraction, and `outer_counts`."""
+        """The position in a row of metrics: optimizer steps, epochs as a fraction, and `outer_counts`."""
         step, epoch = int(self.count("steps") or 0), float(self.count("epochs") or 0)
         return {"step": step, "epoch": epoch, **self.outer_counts()}
 
     def epoch_length(self) -> int | None:
-        """Batches that the current epoch will have, where it is known."""
+        """The number of batches in the current epoch; None if it is not known."""
         clock = self._program.clock(self._program.clocked, "epoch_batches")
         target = clock.declared.target if clock is not None else None
         return getattr(clock.node.instance, target) or None if clock is not None and target is not None else None
 
     def window(self) -> tuple[int, int] | None:
-        """Backward passes in the open window and how many it will have (0: not known); None if none is open."""
+        """The backward passes so far in the open window, and its size (0: not known); None if no window is open."""
         for node in self._program.nodes_in(self._program.clocked):
             for field in node.kind.fields.values():
                 if field.counts is not None and (passes := getattr(node.instance, field.name)):
@@ -95,9 +95,9 @@ class RunClock:
         return None
 
     def evaluation(self, position: int) -> tuple[str, int, int | None] | None:
-        """The name of the metrics of the evaluation at a position, the batches fetched in it, and how many it has.
+        """The evaluation at a position: the name of its metrics, the batches fetched, and how many it has; else None.
 
-        None outside one; the last is None if the length of its data is not known.
+        The number is None if the length of the data is not known.
         """
         for scope in self._program.nodes[position].scope.around[::-1]:
             nodes = [node for node in self._program.nodes_in(scope) if not node.bypassed]
@@ -108,16 +108,17 @@ class RunClock:
         return None
 
     def shares(self, until: Trigger) -> dict[Term, float]:
-        """The reached share of each amount that ends the run, or at which it is to pause, if it is counted now."""
+        """For each amount at which the run ends or stops and that is counted now: the share reached, from 0 to 1."""
         around = self._program.clocked.around
         terms = [(self._program.clocks[self._program.main][term.base.unit], term) for term in self.ends]
         terms += [(clock, term) for clock, term in self._program.limits(until) if clock.node.scope in around]
         return {term: min(1.0, float(clock.now() / term.base.amount)) for clock, term in terms}
 
     def describe(self) -> str:
-        """The position in words: ``step 12, epoch 1.50, batch 5/10, window 2/4``, after ``fold 2`` of a graph around.
+        """The position in words: ``step 12, epoch 1.50, batch 5/10, window 2/4``.
 
-        Of a graph that counts none of these, the units that it counts: ``4 batches, 8 samples``.
+        Counts of graphs around the one that trains come first: ``fold 2``. A graph that counts none of these has
+        the units that it counts: ``4 batches, 8 samples``.
         """
         parts = [f"{name} {_text(exactly(value))}" for name, value in self.outer_counts().items()]
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):

@@ -1,4 +1,4 @@
-"""A graph bound to resources and compiled: the part of a trainer that another graph replaces."""
+"""A graph bound to resources and compiled. `rewire` replaces it by another."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from graphtrain.storage.retention import Retention
 
 @final
 class CompiledGraph:
-    """The transitions of one graph for the loop, and the slots that are read after each position.
+    """The compiled graph: its transitions, and the slots that are alive at each position.
 
     Arguments:
         resources: those of the user, by name.
-        prepared: the same after preparation, with those provided by the engine.
-        requests: notified when an edge leads to the end.
+        prepared: the same as `prepare` returns them, and those that the engine provides.
+        requests: receives "ended" when an edge leads to the end.
         former, renaming: the graph that this one replaces, and its renamed nodes.
         copies: the copies of resources that nodes ask for, each with the name of its source. Default: none.
 
     Raises:
-        GraphError: a resource that the graph reads is missing, or a new one is not read.
-        UsageError: a scheduler that counts epochs is stepped after each step, and the graph does not say so.
+        GraphError: a resource is missing, not read, or not usable.
+        UsageError: a scheduler that counts epochs would be stepped by the default of the graph.
 
     Attributes:
         start: the position of the node that the graph starts with.
-        retentions: which checkpoints stay, by the nodes that say so.
-        kept: the nodes that kept their object from the former graph.
-        returning: the paths of the nodes that may request a return to a checkpoint.
+        retentions: path of a node -> which checkpoints it keeps.
+        kept: the nodes whose instance is that of the former graph.
+        returning: the paths of the nodes that may send the run back to a checkpoint.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CompiledGraph:
         self.graph = graph
         plan = Plan(graph)
         self.program = Program(plan, prepared)
-        # The iterator of a node that keeps its object continues. It gets it first: compiled code refers to it.
+        # An iterator in such an instance continues. Nodes get it first: compiled code refers to it.
         self.kept: set[ProgramNode] = set()
         if former is not None:
             assert renaming is not None, "they come together"
@@ -74,7 +74,7 @@ class CompiledGraph:
         set_triggers(self.program)
         visits = Visits(self.program, Cells(self.program))
         self.compiler = Compiler(visits, functools.partial(requests.add, "ended"), watch)
-        # From here on all reads are known, also those of users' step functions.
+        # From here on all reads are known, including those of step functions.
         if problems := self.program.problems():
             raise GraphError(problems, f"graph `{graph.name}`")
         _refuse_schedulers_of_epochs(self.program)
@@ -101,46 +101,46 @@ class CompiledGraph:
 
     @functools.cached_property
     def saved_graph(self) -> tuple[str, str]:
-        """The graph as checkpoints store it, and its hash: a twentieth of a small save, if made for each."""
+        """The graph as checkpoints store it, and its hash. Cached: making both takes a twentieth of a small save."""
         return saved_json(self.graph), structural_hash(self.graph)
 
-    # ---- slots; `ended`: the run took an edge to the end at this position
+    # ---- slots; `ended`: the run took an edge to the end from this position
 
     def alive(self, position: int, ended: bool = False) -> set[str]:
-        """The slots that will be read, and those that an open epoch draws from, which may be written again before."""
+        """The slots that will be read before they are written, and those from which an open epoch draws batches."""
         inside = {slot for fields, slot in self._drawing if fields["opened"] and not fields["last"]}
         return {*self._slots.alive(self.program.nodes[position].path, ended=ended)} | inside & self.written()
 
     def has_batch(self, position: int) -> bool:
-        """True if a batch that was fetched is among them."""
+        """True if a fetched batch is alive at a position."""
         fetched = {path for node in self.program.nodes if node.kind.fetches for path in node.plan_node.own_writes}
         return bool(fetched & self.alive(position))
 
     def transient(self, position: int, ended: bool = False) -> list[str]:
-        """Those that are declared transient; where there are any, it is not a save point."""
+        """The alive slots that are declared transient. A position with any is not a save point."""
         return sorted(self._slots.alive(self.program.nodes[position].path, ended=ended) & self._slots.transient)
 
     def written(self) -> set[str]:
-        """The slots that hold a value, whether it will be read or not."""
+        """The slots that have a value, alive or not."""
         return {path for path, value in self.program.slots.items() if value is not None}
 
     def activity(self, position: int) -> str | None:
-        """The activity at a position, other than training."""
+        """The activity at a position, such as "validate"; None for training."""
         return self.program.nodes[position].scope.activity
 
     # ---- metrics
 
     def on_metrics(self, row: Mapping[str, float], position: int) -> None:
-        """Call `on_metrics` of the nodes around with a row of metrics that the node at a position recorded."""
+        """Pass a row of metrics, recorded at a position, to the nodes with `on_metrics` in the graphs around it."""
         around = self.program.nodes[position].scope.around
         for node in self._with_on_metrics:
-            if node.scope in around:  # nodes of other bodies may not be set up, and restart with their body
+            if node.scope in around:  # nodes of other bodies may not be set up
                 node.instance.on_metrics(row, self.activity(position) is not None)
 
     # ---- beginning and resuming
 
     def locate(self, path: str, saved: Collection[str], ended: bool = False) -> int:
-        """The position of a node, for a run that has the slots `saved`.
+        """The position of the node at a path, for a run that has saved some slots.
 
         Raises:
             UsageError: the graph has no such node, or needs a slot there that is not saved.
@@ -161,26 +161,24 @@ class CompiledGraph:
         return node.index
 
     def release(self, kept: Collection[ProgramNode] = ()) -> None:
-        """Let nodes release what they can start again, such as the workers of a loader; but no object of those kept."""
+        """Call `release` of the nodes, except those kept: it ends the workers of loaders, for example."""
         objects = {id(node.instance) for node in kept}
         for node in self.program.nodes:
             if node.kind.has("release") and not node.bypassed and id(node.instance) not in objects:
                 node.instance.release()
 
-    # ---- evaluating edges again
+    # ---- the end, and resuming
 
     def reevaluate_end(self, position: int) -> tuple[int, bool]:
-        """The position of an ended run after the edges of its last node are evaluated again, and whether it is still at
-        its end, which may have been postponed.
-        """
+        """Evaluate the edges of the last node of an ended run again: the position, and True if it still ends."""
         target = self.compiler.exit_target(self.program.nodes[position])
         return (position, True) if target is None else (self.compiler.position(target), False)
 
     def resume_at(self, position: int, trained_last: str = "") -> None:
-        """Set up the nodes around a position, from their progress, and go by its clock. May draw random numbers.
+        """Set up the nodes of the graphs around a position, with their progress. This may draw random numbers.
 
         Arguments:
-            trained_last: the path of the node whose body trained last. Default: none did, or it is not known.
+            trained_last: the path of the node whose body trained last. Default: none has, or it is not known.
         """
         program, around = self.program, self.program.nodes[position].scope.around
         last = [scope for scope in program.training if scope.path == f"{trained_last}/"]
@@ -190,7 +188,7 @@ class CompiledGraph:
 
 
 def _refuse_schedulers_of_epochs(program: Program) -> None:
-    """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default of the graph."""
+    """Raise for a scheduler that counts epochs by its documentation, and is stepped by a default."""
     for node in program.nodes:
         trigger = node.plan_node.trigger
         if node.bypassed or trigger is None or trigger.is_never or "every" in node.node.parameters:
@@ -208,7 +206,7 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:
-    """Give unchanged nodes that fetch batches their object from another program; ranks fetch rounds for its windows."""
+    """Give unchanged nodes that fetch batches their former instance, but not with several ranks: see `rounds`."""
     kept = set()
     for node in program.nodes if program.resources.get("ranks") is None else ():
         old = former.by_path.get(renaming.former(node.path) or "")
@@ -217,7 +215,7 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
         reads = node.plan_node.setup_reads
         is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
         for part in (part for _, ref in reads for part in ref.simple()):
-            is_same &= part.kind == "resource"  # a slot would be read in the other program
+            is_same &= part.kind == "resource"  # a slot would be that of the former program
             is_same &= program.resources.get(part.name) is former.resources.get(part.name)
         if is_same:
             node.instance = old.instance

@@ -1,7 +1,7 @@
-"""The past of the run for a node, which may request a return to a checkpoint.
+"""The slot `history`: a node may send the run back to a checkpoint.
 
-The checkpoint has to be the same for a run that was cut and for one that was not, which has fewer of them. So it is the
-last one that a node requested: a stop saves too, but nothing returns to that.
+A resumed run must go back to the same checkpoint as a run that was never interrupted, which has fewer of them. So it is
+the last one that a node requested, not one that was saved because the run stopped.
 """
 
 from __future__ import annotations
@@ -25,37 +25,36 @@ class History:
         self._program, self._node, self._requests = program, node, requests
 
     def restore(self, most: int | None = None) -> bool:
-        """Request a return to the last checkpoint that a node requested, with finite weights; False if there is none.
+        """Send the run back to the last checkpoint that a node requested, with finite weights; False if there is none.
 
-        The run returns once the visit is over: resources, progress except that of this node, gradients, random numbers
-        and the position in the data become those of the checkpoint, rows of metrics recorded since are cut, and a
-        checkpoint follows immediately. All ranks have to request it at the same visit.
+        The run goes back once the visit is over: resources, gradients, random numbers, the position in the data, and
+        the progress of all nodes but this one become those of the checkpoint; later rows of metrics are deleted; a new
+        checkpoint follows at once. All ranks have to call this at the same visit.
 
-        A run does not return to checkpoints from before it was changed: by other hyper-parameters or another graph
-        at a resume, by a fork, by `rewire`, or by `load`. The checkpoint that such a resume, or a fork, begins with is
-        one of every node that saves.
+        A run does not go back to checkpoints from before a change: other hyper-parameters or another graph at a
+        resume, a fork, `rewire`, or `load`. The checkpoint that is saved after such a change counts as requested.
 
         Arguments:
-            most: how often the run may return, over all its nodes. Default: no limit.
+            most: how often the run may go back, at the request of any node. Default: no limit.
 
         Raises:
-            NotFiniteError: the run has returned as often as it may.
+            NotFiniteError: the run has gone back that often.
         """
         if not self._requests.saves.can_go_back():
             return False
         times = self._requests.saves.returns
         if most is not None and times >= most:
             raise NotFiniteError(
-                f"`{self._node.path}` asks the run to go back to a checkpoint, and it has gone back "
+                f"`{self._node.path}` sends the run back to a checkpoint, but it has already gone back "
                 f"{'once' if times == 1 else f'{times} times'}, of at most {most}",
-                "resume with a smaller learning rate, or with clipping; or let it leave out more, and raise the limit",
+                "resume with a smaller learning rate, or with clipping; or skip more batches, or raise the limit",
             )
         self._requests.returning = self._node.path
         self._requests.add("return")
         return True
 
     def batches(self, count: int = 1) -> list[list[int]]:
-        """The last batches of the epoch, at most this many: the epoch and the number in it of each, the newest last.
+        """The last batches of the epoch, at most `count`, newest last: for each ``[epoch, number in the epoch]``.
 
         Raises:
             UsageError: nothing in the graph counts batches by epochs.
@@ -65,7 +64,7 @@ class History:
         epoch, last = (getattr(source, name, None) for name in ("epoch", "batch_index"))
         if epoch is None or last is None:
             raise UsageError(
-                f"`{self._node.path}` asks which batch of which epoch it is, and nothing counts them in its graph",
+                f"`{self._node.path}` needs the epoch and the number of the batch, and its graph does not count them",
                 'let the clock count them, as in batches = "next_batch.batches"',
             )
         return [[epoch, number] for number in range(max(last - count + 1, 0), last + 1)]

@@ -16,10 +16,10 @@ class Loop:
     """Runs one transition after the other.
 
     Attributes:
-        requests: requests made during a transition; checked after each.
-        position: the node that runs next, or that is running.
+        requests: checked after each transition.
+        position: the number of the node that runs next, or is running.
         inside: True while a node runs.
-        ended: True if the last transition took an edge to the end; `position` is then the node that it left.
+        ended: True if the last transition took an edge to the end; `position` is then that of its node.
     """
 
     def __init__(self, position: int, requests: Requests) -> None:

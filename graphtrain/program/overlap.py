@@ -1,13 +1,12 @@
-"""The exchange of gradients within the last backward pass of a window, among several ranks.
+"""Gradients are exchanged between ranks during the last backward pass of a window.
 
-Gradients are summed while that pass still runs, and the sums are waited for before its visit ends: no exchange is open
-between two transitions, where a run may be cut. So the node that exchanges finds them summed when the run reaches it,
-which no rank saves before.
+The sums are complete before the visit ends, so no exchange is open between two transitions, where a run may be saved.
+The node that exchanges then has nothing left to do.
 
-That a pass is the last of its window is known before it runs only in graphs of one form: the node that runs backward,
-the node that counts, the node that exchanges, one after the other. The guards of the second are evaluated ahead, with
-the count that there will be. Neither of the two may change anything else that they read. In other graphs gradients are
-exchanged where the node `exchange` is.
+Whether a pass is the last of its window is known beforehand only if three nodes follow each other: one that runs
+backward, one that counts, one that exchanges. The guards of the second are evaluated with the count that there will be,
+which requires that the first two change nothing else that the guards read. In other graphs gradients are exchanged at
+the node `exchange`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeGuard
 
+from graphtrain.graph.syntax import FieldOf, Name, walk
 from graphtrain.kind import Field
-from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.plan.changers import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
@@ -31,11 +30,11 @@ def exchanging_within(
     node: ProgramNode,
     act: Act,
 ) -> Act:
-    """The call of a node that runs backward, which exchanges the gradients of a window that this completes.
+    """The call of a node that runs backward, which also exchanges gradients if its pass completes a window.
 
     Arguments:
-        visit_of: makes the visit of a node, without its trigger.
-        act: the call of the node. It is returned if its windows are not known to end with it.
+        visit_of: returns the visit of a node, without its trigger.
+        act: the call of the node; returned as it is if the end of a window is not known beforehand.
     """
     window_end = _window_end(program, node)
     if window_end is None:
@@ -49,12 +48,12 @@ def exchanging_within(
     ]
 
     def is_last() -> bool:
-        """Whether the run goes on to the exchange: the same on all ranks."""
+        """True if the run continues to the exchange, on all ranks."""
         before = fields[count]
         fields[count] = before + amount()
         try:
             return next(target for guard, target in choices if guard is None or guard()) is exchange_node
-        except Exception:  # of a guard, which raises it again where it is evaluated
+        except Exception:  # of a guard, which raises again at its edge
             return False
         finally:
             fields[count] = before
@@ -71,10 +70,10 @@ def exchanging_within(
 
 
 def _window_end(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field, ProgramNode] | None:
-    """The counter behind a backward pass, its field, and the node that exchanges; None in a graph of another form."""
-    # With several, ranks that have taken different edges could begin sums of different gradients.
+    """The node that counts a backward pass, its field, and the node that exchanges; None in other graphs."""
+    # With several such nodes, ranks at different edges could begin sums of different gradients.
     is_alone = [each for each in program.nodes if not each.bypassed and "backward" in _effects(each)] == [node]
-    # A visit that inherits the set-up may use the gradients before their sums are there.
+    # A subclass that inherits `setup` may use the gradients before they are summed.
     is_whole = {"setup", "__call__"} <= vars(type(node.instance)).keys() and "backward" in node.asks_for
     counter, *other_targets = program.targets(node)
     if not is_alone or not is_whole or _effects(node) != ["backward"] or other_targets or not _is_plain(counter):
@@ -86,7 +85,7 @@ def _window_end(program: Program, node: ProgramNode) -> tuple[ProgramNode, Field
     of_nodes = [node.plan_node.actions[0].optimizers, exchange.plan_node.actions[0].optimizers]
     if any(set(optimizers) != set(counter.plan_node.optimizers) for optimizers in of_nodes):
         return None
-    # What the visits of the two nodes may change in a guard, apart from what is known.
+    # No guard may read what the visits of the two nodes change, other than these.
     known = {(counter.node.name, name) for name in (field.name, field.window, field.full)}
     names, scope = {node.node.name, counter.node.name}, node.scope
     for guard in (edge.guard for edge in counter.plan_node.edges if edge.guard is not None):
@@ -102,7 +101,7 @@ def _effects(node: ProgramNode) -> list[str]:
 
 
 def _is_plain(node: ProgramNode | None) -> TypeGuard[ProgramNode]:
-    """True for a node that every visit calls, with nothing that it reads."""
+    """True for a node that runs at every visit and reads nothing."""
     if node is None or node.bypassed or node.body:
         return False
     return not (node.plan_node.can_be_skipped or node.plan_node.reads or node.plan_node.expressions)

@@ -1,4 +1,4 @@
-"""Requests to the loop: the mailbox to which signals, the checkpoint writer, breakpoints and kinds post."""
+"""Requests to the loop, by signals, the checkpoint writer, breakpoints and kinds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any, Literal, final
 
 from graphtrain.storage.retention import Retention
 
-# stop: a signal arrived. save: a checkpoint is requested. written: one was written,
-# or failed. reached: the amount given as `until` is reached. breakpoint: the node given as `before` is next. pause: of
-# a replay, or after a single transition. recorded: a row of metrics was recorded.
-# return: return to a checkpoint. ended: an edge led to the end.
+# stop: a signal arrived. save: a checkpoint is requested. written: a checkpoint was written, or failed. reached: the
+# amount `until` is reached. breakpoint: the node `before` is next. pause: return at once, in a replay or after a single
+# transition. recorded: a row of metrics was recorded. return: go back to a checkpoint. ended: an edge led to the end.
 Request = Literal["stop", "save", "written", "reached", "breakpoint", "pause", "recorded", "return", "ended"]
 
 
@@ -31,7 +30,7 @@ class SavePolicy:
 
 @final
 class Requests(set[Request]):
-    """The mailbox of one run: the pending requests, which the loop checks once after each transition.
+    """The pending requests of one run, which the loop checks after each transition.
 
     `add` and `take` may be called from a signal handler or from another thread.
 
@@ -39,13 +38,13 @@ class Requests(set[Request]):
     such as a signal, is *asked*: among several ranks it is added once they agree on it.
 
     Attributes:
-        ask: asks for a request.
-        policy: how the next checkpoint is saved, as in the last request.
-        retentions: which checkpoints stay, by the paths of the nodes that say so. Default: the newest two.
-        values: of the metrics that rank the requested checkpoint; None where it has none.
+        ask: called with a request that may arise on this rank only.
+        policy: how the next checkpoint is saved.
+        retentions: path of a node -> which checkpoints it keeps. Default: the newest two are kept.
+        values: metric -> its value, by which the requested checkpoint is ranked; None if it has no value.
         failures: the number of failed saves.
         saves: the writer of checkpoints; None before there is one.
-        returning: the path of the node that requests a return to a checkpoint, once its visit is over.
+        returning: the path of the node that has requested "return".
 
     >>> requests = Requests(); requests.add("stop"); requests.add("stop")
     >>> "stop" in requests, requests.take("stop"), requests.take("stop")
@@ -65,15 +64,15 @@ class Requests(set[Request]):
         """Save a checkpoint at the next save point.
 
         Arguments:
-            policy: how. Default: as the last one.
-            values: those of the metrics that rank it, in addition to those of other nodes. Default: it has none.
+            policy: how it is saved. Default: as the last one.
+            values: metrics by which it is ranked, in addition to those of other nodes. Default: none.
         """
         self.policy = policy or self.policy
         self.values |= values
         self.add("save")
 
     def take_return(self) -> str:
-        """Take the request to return: the path of its node. Others since that checkpoint are void, except a stop."""
+        """Take the request "return": the path of its node. All others are dropped, except "stop" and "pause"."""
         self.intersection_update(("stop", "pause"))
         self.values = {}
         return self.returning

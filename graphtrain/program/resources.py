@@ -1,4 +1,4 @@
-"""The user's resources: plain PyTorch objects and functions, prepared for the nodes that read them."""
+"""The resources of a user, plain PyTorch objects and functions, prepared for the nodes that read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     torch = lazy_import("torch")
 
-# Names of slots that the engine itself supplies: those of the run, and those that are different for each node.
+# Names that the engine supplies; those from `asks` on differ between nodes.
 PROVIDED = (
     "checkpoints", "data_state", "device", "notify", "ranks", "recorder", "run_optimizers", "running_seconds", "saving",
     "seed",
@@ -31,7 +31,7 @@ PROVIDED = (
 SHARDED = "set_requires_gradient_sync"  # a method of modules that `fully_shard` has sharded
 STEP_FUNCTIONS = ("training_step", "validation_step", "test_step", "predict_step")
 
-# Resources that users supply to every graph, whether they are read or not.
+# Resources that are usual in every graph: it is not reported if nothing reads them.
 USUAL = (
     "model", "optimizer", "scheduler", *STEP_FUNCTIONS, "train_data", "val_data", "test_data", "predict_data",
     "metric_objects",
@@ -40,7 +40,7 @@ USUAL = (
 
 @dataclass(frozen=True)
 class StepCall:
-    """A user's step function: the call with model and batch, its further inputs by name, and its own name."""
+    """A step function of a user: its call with model and batch, its other inputs by name, and its name."""
 
     function: Any
     call: Callable[..., Any]
@@ -50,7 +50,7 @@ class StepCall:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """A step function with inputs in addition to model and batch, and a call for the value of each."""
+    """A step function with other inputs than model and batch, and a call for the value of each."""
 
     call: Callable[..., Any]
     getters: tuple[tuple[str, Callable[[], Any]], ...]
@@ -61,11 +61,11 @@ class StepInputs:
 
 @dataclass(frozen=True)
 class StepOutputs:
-    """A step function that returns values for slots, which are detached; the rest is its result.
+    """A step function that also returns values for slots. They are detached; the rest is its result.
 
     Arguments:
         step: takes the model and the batch.
-        node, name: the path of the node that calls it, and its name, for messages.
+        node, name: the path of the node that calls it, and the name of the function, for messages.
         paths: name in its result -> path of the slot.
         slots: the values of all slots.
     """
@@ -80,7 +80,7 @@ class StepOutputs:
         return self.take(self.step(model, batch))
 
     def take(self, result: Any) -> Any:
-        """The rest of a result once its slots are written; None for None, which the node checks."""
+        """Write the slots in a result, and return the rest. None is returned as it is: the node checks it."""
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
             return self.take(result[0]), result[1]
         if result is None:
@@ -90,25 +90,25 @@ class StepOutputs:
             received = (quoted(map(str, result)) or "nothing") if is_mapping else described(result)
             writes = f"`{self.node}` writes {quoted(self.paths)}"
             raise UsageError(
-                f"{writes}, which `{self.name}` returns by name; it returned {received}",
-                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}, or write less',
+                f"{writes}, which `{self.name}` has to return by name; it returned {received}",
+                f'return a mapping, as in {{"loss": loss, "{next(iter(self.paths))}": ...}}, or do not write it',
             )
         for name, path in self.paths.items():
-            self.slots[path] = without_graph(result[name])
+            self.slots[path] = detached(result[name])
         return {name: value for name, value in result.items() if name not in self.paths}
 
 
-def without_graph(value: Any) -> Any:
-    """A value with its tensors detached from their graphs, also in tuples, lists and dictionaries."""
+def detached(value: Any) -> Any:
+    """A value with its tensors detached, also in tuples, lists and dictionaries."""
     if isinstance(value, torch.Tensor):
         return value.detach() if value.requires_grad else value
     if isinstance(value, tuple):
-        parts = [without_graph(part) for part in value]
+        parts = [detached(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, list):
-        return [without_graph(part) for part in value]
+        return [detached(part) for part in value]
     if isinstance(value, dict):
-        return {key: without_graph(part) for key, part in value.items()}
+        return {key: detached(part) for key, part in value.items()}
     return value
 
 
@@ -116,8 +116,8 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
     """The resources with modules on the device, and step functions (by default the model's) wrapped.
 
     Raises:
-        UsageError: a resource has a name that the engine supplies, or does not fit its name, or a step function cannot
-            be called with a model and a batch.
+        UsageError: a resource has a name of the engine or a wrong type, or a step function does not take a model and a
+            batch.
     """
     for name, method, expected in (
         ("model", "named_modules", "a torch.nn.Module"),
@@ -133,7 +133,7 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
         raise UsageError(f"`{reserved[0]}` is supplied by the engine", "give the resource another name")
     objects = resources.get("metric_objects")
     for value in (*resources.values(), *(_metric_objects(objects) if objects is not None else ())):
-        # One that is sharded is where `setup` has put it, parts of it possibly in host memory.
+        # A sharded module stays where `setup` has put it; parts of it may be in host memory.
         if isinstance(value, torch.nn.Module) and not hasattr(type(value), SHARDED):
             value.to(device)
     prepared = dict(resources)
@@ -150,7 +150,7 @@ def prepare(resources: Mapping[str, Any], device: torch.device) -> dict[str, Any
 
 
 def _metric_objects(objects: Any) -> Iterable[Any]:
-    """The metric objects of a run: a mapping of objects with `update`, `compute` and `reset`, each with one name."""
+    """The values of `metric_objects`; raises a UsageError unless each has `update`, `compute`, `reset` and one name."""
     if not isinstance(objects, Mapping) or not all(isinstance(name, str) for name in objects):
         hint = 'give each object a name, as in metric_objects={"val/f1": F1Score(...)}'
         raise UsageError(f"`metric_objects` must be a mapping of names; got {described(objects)}", hint)
@@ -164,7 +164,7 @@ def _metric_objects(objects: Any) -> Iterable[Any]:
             )
         if (other := names.setdefault(id(value), name)) != name:
             raise UsageError(
-                f"`{other}` and `{name}` are one metric object, which would mix what both have seen",
+                f"`{other}` and `{name}` are one metric object, which would mix the batches of both",
                 "make two: `clone()` of torchmetrics, or copy.deepcopy",
             )
     return objects.values()
@@ -174,7 +174,7 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
     """The device of a name; "auto" is CUDA if available, else the CPU.
 
     Arguments:
-        local_rank: the number of this process on its host: each has the CUDA device of its number, unless another is
+        local_rank: the number of this process on its host, which uses the CUDA device of that number unless another is
             named. Default: there is one process.
 
     Raises:
@@ -196,10 +196,10 @@ def resolve_device(name: str | torch.device, local_rank: int | None = None) -> t
 
 
 def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
-    """A step function, or that of a model, its `owner`: another model, such as an average of it, uses its own.
+    """A step function, prepared. That of a model, its `owner`, becomes the method of any model that it is called with.
 
     Raises:
-        UsageError: it cannot be called with a model and a batch.
+        UsageError: it is not a function of a model and a batch.
     """
     if not callable(function):
         raise UsageError(f"`{name}` must be a function; got a {type(function).__name__}")
@@ -225,7 +225,7 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
 
 
 def with_copies(resources: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
-    """The resources, and the copies that kinds ask for.
+    """The resources, with the copies of resources that kinds ask for.
 
     Arguments:
         sources: name of a copy -> name of the resource that is copied.
@@ -241,7 +241,7 @@ def with_copies(resources: Mapping[str, Any], sources: Mapping[str, str]) -> dic
             kind = type(resources[source]).__name__
             raise UsageError(
                 f"`{name}` is made as a copy of `{source}`, a {kind} that cannot be copied: {error}",
-                f"let `setup` return a `{name}`, made as `{source}` is, and with its weights: "
+                f"let `setup` return a second `{source}` as `{name}`, with the same weights: "
                 f"{name}.load_state_dict({source}.state_dict())",
             ) from None
         for parameter in copied.parameters() if isinstance(copied, torch.nn.Module) else ():

@@ -1,8 +1,8 @@
-"""The additional work of a transition in a run of several ranks.
+"""Visits in a run of several ranks.
 
-Ranks go through the data in rounds: a visit of the node that fetches batches takes one micro-batch for each rank, or
-fewer if the epoch or a window has no more, and each rank gets one of them by its number. A rank without one is *idle*
-in that round: nothing that depends on a batch is called there, and everything is counted as on the others.
+Ranks go through the data in *rounds*. In each, the node that fetches batches takes one micro-batch for each rank, or
+fewer at the end of an epoch or a window, and gives each rank the one with its number. A rank without a batch is *idle*
+in that round: nodes that depend on a batch are not called, and everything is counted as on the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def then(first: Act, second: Act) -> Act:
 
 @final
 class RankVisits:
-    """Compiles what depends on the round, for nodes; `call_of` calls a function with what a node reads."""
+    """Wraps visits for one of several ranks. `call_of` returns a call of a function with the reads of a node."""
 
     def __init__(
         self, program: Program, agreement: Agreement, call_of: Callable[[Callable[..., Any], ProgramNode], Act]
@@ -49,9 +49,9 @@ class RankVisits:
         self._dependent = batch_slots(program)
 
     def wrap(self, node: ProgramNode, act: Act) -> Act:
-        """The call of a node on one of several ranks."""
+        """The call of a node, on this rank."""
         if node.kind.fetches:
-            # A kind without support for ranks fetches batches on each of them.
+            # A kind without support for ranks fetches its own batches on each.
             return act if _divides_batches(node) else then(self.agreement.before_batch, act)
         source = source_of(node, self._dependent)
         if source is None or node.body is not None:
@@ -59,7 +59,7 @@ class RankVisits:
         if self.agreement.sharded and (modules := _sharded_modules(node, self._program)):
             return self._wrap_sharded(node, source, act, modules)
         has_batch, slots = self._has_batch(source), self._program.slots
-        # Slots written by a step function keep their values, as if it was not called.
+        # Slots that a step function returns keep their values, as if it was not called.
         writes = node.plan_node.own_writes
 
         def act_on_own_batch() -> None:
@@ -72,8 +72,8 @@ class RankVisits:
         return act_on_own_batch
 
     def _wrap_sharded(self, node: ProgramNode, source: ProgramNode, act: Act, modules: list[Any]) -> Act:
-        # A rank without a batch has the first one of the round in its place: `idle` of the kind runs the model with it
-        # and adds nothing. Of other kinds a round without a batch for each rank is an error, on all of them.
+        # An idle rank runs the model too, as all ranks must: by the method `idle` of the kind, with the first batch of
+        # the round, which adds nothing. Without that method a round needs a batch for each rank.
         from graphtrain.ranks.sharded import reshard  # which few runs need
 
         agreement, slots = self.agreement, self._program.slots
@@ -81,9 +81,9 @@ class RankVisits:
         runs_backward = any(action.effect == "backward" for action in node.plan_node.actions)
         if runs_backward and idle is None:
             raise UsageError(
-                f"`{node.path}` runs backward over a sharded model, and its kind `{node.kind.name}` has no method "
+                f"`{node.path}` runs backward through a sharded model, and its kind `{node.kind.name}` has no method "
                 "`idle`, by which a rank without a batch takes part",
-                "use `train_batch`; or give it one, if it calls `backward()` alone, and not `torch.autograd.grad`",
+                "use `train_batch`; or write an `idle`, if the kind calls `backward()` and not `torch.autograd.grad`",
             )
         writes = node.plan_node.own_writes
         required = slots_of(ref for read, ref in node.plan_node.reads if read.required)
@@ -101,8 +101,8 @@ class RankVisits:
             if not (is_stood_in or (has_batch() and fields[ROUND] >= agreement.world_size)):
                 raise UsageError(
                     f"`{node.path}` runs a sharded model, in which every rank takes part, and this round has batches "
-                    f"for {fields[ROUND]} of {agreement.world_size}",
-                    "give epochs and windows batches for all ranks, as by drop_last and a whole number of rounds",
+                    f"for {fields[ROUND]} of {agreement.world_size} ranks",
+                    "use drop_last, and epochs and windows whose batches are a multiple of the number of ranks",
                 )
             if call is None or has_batch():
                 forward(act)
@@ -119,26 +119,26 @@ class RankVisits:
         return take_part
 
     def _has_batch(self, source: ProgramNode) -> Callable[[], bool]:
-        """A call that returns whether this rank was given something in the last round of a node."""
+        """A call that returns whether this rank has a batch in the last round of a node."""
         fields, rank = source.fields, self.agreement.rank
         return lambda: rank < fields[ROUND] and not fields.get(IDLE)
 
     def amount(self, node: ProgramNode) -> Callable[[], int]:
-        """A call that returns for how many micro-batches, over all ranks, a visit of a node runs backward."""
+        """A call that returns for how many micro-batches of all ranks a visit of a node runs backward."""
         source, world_size = source_of(node, self._dependent), self.agreement.world_size
         return (lambda: world_size) if source is None else lambda: int(source.fields[ROUND])
 
     def undivided(self) -> list[str]:
         """A line for each node that fetches batches and does not divide them among ranks."""
         return [
-            f"`{node.path}` fetches batches for one process: each of {self.agreement.world_size} ranks fetches them, "
-            f"and all of them count; use `next_batch`, or give each rank others in `{node.kind.name}`"
+            f"`{node.path}` does not divide its batches: each of {self.agreement.world_size} ranks fetches all of them;"
+            f" use `next_batch`, or let `{node.kind.name}` fetch other batches on each rank"
             for node in self._program.nodes
             if node.kind.family == "data" and not _divides_batches(node) and not node.bypassed
         ]
 
     def trained_on(self, fetching: ProgramNode) -> set[str]:
-        """The optimizers to whose gradients backward passes for the batches of a node add."""
+        """The optimizers for which backward passes with the batches of a node compute gradients."""
         trained: set[str] = set()
         for node in self._program.nodes:
             source = source_of(node, self._dependent)
@@ -160,7 +160,7 @@ def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
 
 
 def batch_slots(program: Program) -> dict[str, ProgramNode]:
-    """Every slot that depends on a batch, by path, with the node that fetches the batch."""
+    """The slots that depend on a batch: path -> the node that fetches the batch."""
     dependent = {path: node for node in program.nodes if _divides_batches(node) for path in node.plan_node.own_writes}
     count = 0
     while count < len(dependent):
@@ -176,8 +176,8 @@ def batch_slots(program: Program) -> dict[str, ProgramNode]:
 
 
 def source_of(node: ProgramNode, dependent: dict[str, ProgramNode]) -> ProgramNode | None:
-    """The node that fetches the batches which a node reads, directly or through others; None if it reads none."""
-    # All ranks visit a node in which they synchronise, and what it writes is the same on all.
+    """The node that fetches the batches that a node reads, directly or through others; None if it reads none."""
+    # Nodes in which ranks synchronise run on all of them, and write the same on all.
     if _divides_batches(node) or node.kind.synchronises:
         return None
     return _first_source(node, dependent)

@@ -1,8 +1,8 @@
-"""Everything a continuation depends on, in named sections.
+"""The state of a run, in named sections.
 
-A section is made of the two functions that capture and restore it, which are next to each other below. To add one, add
-such a pair and its name to `SECTIONS`: checkpoint, digest, resume and verification follow. What is not in the digest,
-not compared, or different on each rank is listed by name: docs/architecture.md says where.
+Each section has two functions, next to each other below, that capture and restore it. To add a section, add such a pair
+and its name to `SECTIONS`: checkpoint, digest, resume and verification then have it. docs/architecture.md says where
+state is listed that is not in the digest, not compared, or different on each rank.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import quoted
 from graphtrain.program.stateful_objects import StatefulObjects
-from graphtrain.state.changes import NO_CHANGES, OTHER_SUBMODULES, changes
-from graphtrain.state.changes import restore as restore_changes
+from graphtrain.state.changes import NO_CHANGES, OTHER_SUBMODULES, changes_since, restore_changes
 from graphtrain.state.codec import StateReader, parts_in
 from graphtrain.state.generators import capture_random, restore_random
 from graphtrain.state.modules import capture_module, fit_buffers, restore_module
@@ -30,15 +29,15 @@ from graphtrain.storage.strides import DEVICES
 
 Section = Mapping[str, Any]
 RunState = Mapping[str, Section]
-"""The state of a run at one position: section -> name -> state."""
+"""The state of a run at a position: section -> name -> state."""
 
 
 class Exemptions(NamedTuple):
-    """The state that is not restored as it was saved.
+    """State that is not restored as it was saved.
 
     Attributes:
         from_setup: resources that keep their state from set-up, or are no longer supplied.
-        replaced: paths of nodes whose kind has changed: a field is restored only if its value has the same type.
+        replaced: paths of nodes whose kind has changed; their fields are restored only with values of the same type.
     """
 
     from_setup: Collection[str] = ()
@@ -49,7 +48,7 @@ EVERYTHING = Exemptions()
 
 
 class Handler(NamedTuple):
-    """How a section is captured, sharing tensors with the run, and restored into the same objects."""
+    """The functions of a section: `capture` shares tensors with the run, `restore` restores the same objects."""
 
     capture: Callable[[StatefulObjects, set[str]], Section]
     restore: Callable[[StatefulObjects, Section, Exemptions], Iterator[str] | None]
@@ -61,7 +60,7 @@ class Handler(NamedTuple):
 def _capture_optimizers(run: StatefulObjects, alive: set[str]) -> Section:
     return {
         name: {
-            # A scheduler made in a fresh process would warn that it was stepped before the optimizer.
+            # Without it, a scheduler in a new process warns that it is stepped before the optimizer.
             "stepped": bool(getattr(optimizer, "_opt_called", False)),
             "parameters": run.objects.groups[name].paths(optimizer, run.paths),
             "added": len(optimizer.param_groups) - len(run.objects.groups[name].set_up),
@@ -86,8 +85,8 @@ def _restore_optimizers(run: StatefulObjects, saved: Section, exempt: Exemptions
             raise CheckpointError(
                 f"`{name}` does not have the parameters of the saved run: "
                 f"{' and '.join(differences) or 'other groups, or another order'}",
-                "give it the same in `setup`, also by `requires_grad`; or begin another run with these weights: --init "
-                "NAME=RUN/newest --run-dir OTHER",
+                "give it the same parameters in `setup`, with the same `requires_grad`; or begin another run with "
+                "these weights: --init NAME=RUN/newest --run-dir OTHER",
             )
         if saved[name]["stepped"] or hasattr(optimizer, "_opt_called"):
             optimizer._opt_called = saved[name]["stepped"]
@@ -109,7 +108,7 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
     stateful, modules = run.objects.stateful, run.objects.modules
     for name in sorted(saved.keys() - stateful.keys() - {*exempt.from_setup}):
         if not is_within(name, run.left_out):
-            raise CheckpointError(f"the checkpoint has the state of `{name}`, which was not supplied now")
+            raise CheckpointError(f"the checkpoint has state of `{name}`, which is not supplied")
     with kept_groups(run.objects.optimizers.values()):
         # Modules first: an optimizer casts what it loads to the dtype and the device of its parameters.
         for name in sorted(stateful.keys() & saved.keys() - {*exempt.from_setup}, key=lambda name: name not in modules):
@@ -117,15 +116,15 @@ def _restore_resources(run: StatefulObjects, saved: Section, exempt: Exemptions)
                 run.objects.load(name, saved[name])
             except MISFITS as error:
                 reason = str(error).strip().replace("\n\t", "\n    ")
-                hint = "make it as in the saved run; or begin another run, with another --run-dir"
+                hint = "create it as in the saved run; or begin another run, with another --run-dir"
                 raise CheckpointError(f"the state of `{name}` no longer fits: {reason}", hint) from None
     new = stateful.keys() - saved.keys() - {*exempt.from_setup}
     for name in (*filter(new.__contains__, run.copies), *sorted(new - run.copies.keys())):
-        if (source := run.copies.get(name)) is not None:  # no node made it when the checkpoint was written
+        if (source := run.copies.get(name)) is not None:  # no node copied it when the checkpoint was written
             run.objects.load(name, _state_of(source, stateful[source]))
             yield f"{name} new, a copy of {source}"
         elif name in run.resources:
-            raise CheckpointError(f"the checkpoint has no state of `{name}`, which is new")
+            raise CheckpointError(f"the checkpoint has no state of `{name}`, which is supplied now")
         else:  # it is new inside something that was supplied
             yield f"{name} new, as set up"
 
@@ -159,16 +158,16 @@ def _capture_progress(run: StatefulObjects, alive: set[str]) -> Section:
         if node.bypassed:
             continue
         node.check_fields()
-        # First: a node may update what it stores when its state is read.
+        # First, as `state_dict` of a node may update its fields.
         state = {"state": dict(node.instance.state_dict())} if node.kind.keeps_state else {}
         if node.kind.fetches and "ahead" in state.get("state", ()):
-            # The rest is the position of the data, which has that itself.
+            # The rest is the position of the data, which saves it.
             state["state"]["ahead"] = run.encoded(state["state"]["ahead"], f"{node.path}.state.ahead")
         fields = {}
         for name, declared in node.kind.fields.items():
             if declared.stored:
                 fields[name] = getattr(node.instance, name)
-                # Others may share its objects, unless it is what the engine keeps of triggers, or of data.
+                # Its value may refer to objects of others, except in the fields of the engine.
                 if declared.in_digest and not declared.with_gradients and name not in ("fired", "source_state"):
                     fields[name] = run.encoded(fields[name], f"{node.path}.{name}")
         captured[node.path] = {**fields, **state}
@@ -194,7 +193,7 @@ def _restore_progress(run: StatefulObjects, saved: Section, exempt: Exemptions) 
                 node.check_fields()
                 restored.append("state")
         yield from (f"{node.path}.{name} left out" for name in sorted(set(values) - set(restored)))
-        # Nothing saved depends on new fields of observers, or on fields outside the digest.
+        # Nothing depends on new fields of observers, or on fields outside the digest.
         if not node.kind.observer:
             essential = [name for name in stored if name not in fields or fields[name].in_digest]
             yield from (f"{node.path}.{name} new" for name in essential if name not in restored and name not in values)
@@ -212,7 +211,7 @@ def _restore_slots(run: StatefulObjects, saved: Section, exempt: Exemptions) -> 
 
 
 def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
-    changed = changes(run.snapshot, states=run.states) if run.snapshot is not None else NO_CHANGES
+    changed = changes_since(run.snapshot, states=run.states) if run.snapshot is not None else NO_CHANGES
     objects = run.objects
     run.writer, run.changed = changed.writer, frozenset(changed.section)
     if run.writer is not None:
@@ -226,9 +225,9 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
         *[
             f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
             for snapshot in run.supplied_later
-            for path in changes(snapshot).section
+            for path in changes_since(snapshot).section
         ],
-        # Parts that a module lost or gained are reported once, by its parameters.
+        # A module that lost or gained parts is reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
         *[
             f"the random generator of the device {device} is not saved: draw random numbers on the CPU"
@@ -244,42 +243,42 @@ def _restore_reachable(run: StatefulObjects, saved: Section, exempt: Exemptions)
     run.reader = None
 
 
-# ---- the record
+# ---- the sections
 
 
 SECTIONS: dict[str, Handler] = {
-    # The parameters of each optimizer, by path, and what its `state_dict` leaves out.
+    # The paths of the parameters of each optimizer, and what its `state_dict` does not have.
     "optimizers": Handler(_capture_optimizers, _restore_optimizers),
     # The `state_dict` of each, by name.
     "resources": Handler(_capture_resources, _restore_resources),
-    # State of modules that it leaves out: modes, frozen flags, buffers that are not persistent.
+    # State of modules that it does not have: modes, `requires_grad`, buffers that are not persistent.
     "modules": Handler(_capture_modules, _restore_modules),
     # By module and parameter.
     "gradients": Handler(_capture_gradients, _restore_gradients),
     # The fields of each node, by path.
     "progress": Handler(_capture_progress, _restore_progress),
-    # The values between nodes that are alive.
+    # The values of slots that are alive.
     "slots": Handler(_capture_slots, _restore_slots),
     # Running means; the rows are in a file of their own.
     "metrics": Handler(
         lambda run, alive: run.recorder.state_dict(), lambda run, saved, exempt: run.recorder.load_state_dict(saved)
     ),
-    # The changes since set-up of all reachable state that nothing else saves; all other generators.
+    # The changes since set-up of all other reachable state, with its random generators.
     "reachable": Handler(_capture_reachable, _restore_reachable),
     # The global generators of the process.
     "random": Handler(lambda run, alive: capture_random(), lambda run, saved, exempt: restore_random(saved)),
 }
 """The sections of a `RunState`.
 
-Their order is that of the file and of the digest, so part of the format; and it is the order of restoring: a parameter
-has its value before its gradient and its optimizer refer to it, and nodes are set up from progress and slots. Random
-generators come last, after nodes are set up: `iter(DataLoader)` draws from them.
+Their order is that of the file and the digest, so it is part of the format. It is also the order of restoring: a
+parameter before its gradient and its optimizer, progress and slots before nodes are set up, and random generators after
+that, because `iter(DataLoader)` draws from them.
 """
-# The sections that another graph takes over in memory; resources and means stay the same objects.
+# The sections that `rewire` carries over; resources and means stay the same objects.
 OF_NODES = ("progress", "slots", "random")
 # Not in the digest of a run that records rows by wall-clock time.
 OF_TIMED_ROWS = ("metrics",)
-# Restored once nodes are set up, which calls code of the data, and draws random numbers.
+# Restored once nodes are set up, which runs code of the data and draws random numbers.
 AFTER_SETUP = ("reachable", "random")
 
 
@@ -287,10 +286,10 @@ AFTER_SETUP = ("reachable", "random")
 
 
 def capture(run: StatefulObjects, alive: set[str], sections: Collection[str] = tuple(SECTIONS)) -> RunState:
-    """The present state, sharing tensors with the run; `alive` are the slots that will be read."""
+    """The present state, sharing tensors with the run. `alive`: the slots that will be read."""
     run.writer = None
     needed = {*sections, "reachable"} if "resources" in sections else {*sections}
-    # First, what values in transit refer to.
+    # First, the objects to which other values refer.
     order = dict.fromkeys(("optimizers", "resources", "reachable", *SECTIONS))
     captured = {name: SECTIONS[name].capture(run, alive) for name in order if name in needed}
     if run.writer is not None:
@@ -299,8 +298,8 @@ def capture(run: StatefulObjects, alive: set[str], sections: Collection[str] = t
 
 
 def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
-    """All that a continuation depends on: this is what a digest covers, and `verify` compares."""
-    # Where an observer takes means of metrics by wall-clock time, rows are recorded at other moments in every replay.
+    """The state on which the continuation depends: what a digest covers, and `verify` compares."""
+    # Observers that record rows by wall-clock time do so at other moments in every replay.
     recording = [node for node in run.program.timed_nodes if node.kind.observer and node.kind.may_record_rows]
     kept: dict[str, Section] = {**state, **{name: {} for name in OF_TIMED_ROWS if recording}}
     if "progress" not in state:
@@ -311,7 +310,7 @@ def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
             continue
         outside = {name for name, field in node.kind.fields.items() if not field.in_digest}
         trigger, clocks = node.plan_node.trigger, run.program.clocks[node.scope]
-        # Whether it has run decides whether it is due.
+        # With "once" in its trigger, `runs` decides whether it is due.
         if (node.path, "runs") not in run.program.plan.fields_read and not (trigger is not None and trigger.once):
             outside.add("runs")
         values = {name: value for name, value in state["progress"][node.path].items() if name not in outside}
@@ -323,7 +322,7 @@ def essential(run: StatefulObjects, state: RunState) -> dict[str, Section]:
 
 
 def digest(run: StatefulObjects, state: RunState, sections: Collection[str] = tuple(SECTIONS)) -> str:
-    """A digest of these sections of a state, as far as a continuation depends on them."""
+    """A digest of these sections, as far as the continuation depends on them."""
     return state_digest({name: section for name, section in essential(run, state).items() if name in sections})
 
 
@@ -333,10 +332,10 @@ def restore(
     """Restore some sections.
 
     Returns:
-        Messages about saved progress that does not fit the nodes.
+        Lines about saved state that does not fit, or that is new.
 
     Raises:
-        CheckpointError: a resource has changed its shape, or is missing.
+        CheckpointError: a resource has another shape, is missing, or is new.
     """
     if "resources" in sections:
         if run.snapshot is not None:

@@ -16,7 +16,7 @@ from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program
 from graphtrain.report.recorder import Recorder
-from graphtrain.state.changes import changes
+from graphtrain.state.changes import changes_since
 from graphtrain.state.codec import StateReader, StateWriter
 from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
@@ -36,12 +36,12 @@ class StatefulObjects:
         copies: the copies among them, each with the name of its source.
 
     Attributes:
-        objects: those with a `state_dict`: resources, and once the run has begun, those in resources.
-        data_state: that of the data; nodes report to it.
-        snapshot: what was reachable when the run began; None before.
-        supplied_later: the state reachable from objects that `rewire` supplied, of which only a `state_dict` is saved.
-        left_out: the paths that are declared not to be state.
-        unknown: a line for everything that the last capture could not describe.
+        objects: those with a `state_dict`: resources, and once the run has begun, objects in resources.
+        data_state: the state of the data, to which nodes report.
+        snapshot: the state that was reachable when the run began; None before.
+        supplied_later: the state reachable from objects that `rewire` supplied. Only their `state_dict` is saved.
+        left_out: the paths given as `not_state`.
+        unknown: a line for everything that the last capture could not save.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class StatefulObjects:
         self.states: Mapping[str, Any] = {}  # the `state_dict` of each, while they are captured
         self.writer: StateWriter | None = None  # while a state is captured
         self.reader: StateReader | None = None  # while a state is restored
-        self.changed: frozenset[str] = frozenset()  # the paths that the last capture has described
+        self.changed: frozenset[str] = frozenset()  # the paths that the last capture has saved as changes
         self.supplied_later: list[StateSnapshot] = []
 
     def begin(self, left_out: Collection[str] = (), run: Any = None) -> None:
-        """List what is reachable, before anything has changed.
+        """List the reachable state before anything has changed.
 
         Arguments:
             left_out: paths that are not state. Default: none.
-            run: the object that runs this, which a step function may hold. Default: none.
+            run: the trainer, which a step function may refer to. Default: none.
 
         Raises:
-            UsageError: nothing is reachable under one of them.
+            UsageError: a path in `left_out` does not exist.
         """
         supplied = {name: value for name, value in by_name(self.resources, self.program.drawn) if value is not None}
         data, by_position = self._data(supplied)
@@ -85,7 +85,7 @@ class StatefulObjects:
             implementation = node.kind.implementation
             if is_users(implementation.__module__):
                 roots[f"kind {node.kind.name}"] = implementation
-        if by_position:  # what else reads or reaches it may change it when its position is not asked for
+        if by_position:  # unless something else reads or reaches it, which may change it
             read_resources = self.program.read_resources
             read = {name for name in supplied if name not in data or name.partition(".")[0] in read_resources}
             reached = Reachable({name: value for name, value in roots.items() if name not in by_position}).by_id
@@ -102,9 +102,9 @@ class StatefulObjects:
         self.track(snapshot)
 
     def _data(self, resources: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-        """The names of data among some resources, and of those whose position, as nodes save it, is all of their state.
+        """The names of data among some resources, and of data whose state is just the position that nodes save.
 
-        A resource with a `state_dict` that is read, and from which no node draws batches, is an object like any other.
+        A resource with a `state_dict` that is read, but from which no node fetches batches, is not data.
         """
         data: list[str] = []
         kept: list[str] = []
@@ -125,10 +125,10 @@ class StatefulObjects:
         return data, kept
 
     def track(self, snapshot: StateSnapshot, former: StatefulObjects | None = None) -> None:
-        """Save the differences from a snapshot, and the objects with a `state_dict` that it lists.
+        """Save changes since a snapshot from now on, and the objects with a `state_dict` that it lists.
 
         Arguments:
-            former: those of the run so far, whose set-up is kept. Default: everything is set up now.
+            former: the objects of the run so far, of which the set-up is kept. Default: everything is set up now.
         """
         self.snapshot = self.data_state.snapshot = snapshot
         self.left_out = snapshot.left_out
@@ -159,10 +159,7 @@ class StatefulObjects:
             self.supplied_later.append(StateSnapshot(added, *data, listed.by_id, snapshot.left_out, with_code=False))
 
     def set_up(self) -> dict[str, Any]:
-        """The objects with a `state_dict` made by `setup`, and optimizers in a list.
-
-        A copy made by a node has no separate settings.
-        """
+        """The objects with a `state_dict` that `setup` returned, without copies, and optimizers in lists by number."""
         listed = {
             f"{name}[{number}]": value
             for name, values in self.resources.items()
@@ -180,20 +177,20 @@ class StatefulObjects:
         return {**{identity: entry.path for identity, entry in listed.items()}, **parameters}
 
     def encoded(self, value: Any, path: str) -> Any:
-        """A value in transit, encoded by references to the objects that others have."""
+        """A value of a slot or field, encoded; objects that are saved elsewhere become references."""
         return value if self.writer is None or type(value) in CONSTANTS else self.writer.pack(value, path)
 
     def decoded(self, value: Any) -> Any:
-        """A value in transit; CheckpointError if it refers to something that does not exist."""
+        """The value that `encoded` encoded; a CheckpointError if it refers to something that does not exist."""
         if not isinstance(value, Encoded):
             return value
         assert self.reader is not None, "values are encoded by references to what a snapshot lists"
         return self.reader.unpack(value)
 
     def must_be_equal(self) -> set[str]:
-        """What must be equal on all ranks: parameters, optimizers, schedulers, and progress, but for that of data.
+        """What must be equal on all ranks: parameters, optimizers, schedulers, and progress except that of data.
 
-        They are named as by `StagedState.digests`; the name of a file stands for all tensors in it.
+        The names are those of `StagedState.digests`.
         """
         optimizers, scheduler = self.objects.optimizers, torch.optim.lr_scheduler.LRScheduler
         whole = {*optimizers, *(name for name, value in self.objects.stateful.items() if isinstance(value, scheduler))}
@@ -210,11 +207,11 @@ class StatefulObjects:
         }
 
     def differs_from(self, saved: Mapping[str, Any]) -> list[str]:
-        """A line for restored state that differs from the saved one, because `setup` made something else before."""
-        now, of = changes(self.snapshot).section if self.snapshot is not None else {}, "reachable"
+        """A line for each restored state that differs from the saved one, because `setup` creates something else."""
+        now, of = changes_since(self.snapshot).section if self.snapshot is not None else {}, "reachable"
         changed = [
             path
             for path in sorted(now)
             if state_digest({of: {path: now[path]}}) != state_digest({of: {path: saved.get(path)}})
         ]
-        return [f"{shown_path(path)} differs from its saved value: `setup` makes something else" for path in changed]
+        return [f"{shown_path(path)} differs from what was saved: `setup` creates something else" for path in changed]

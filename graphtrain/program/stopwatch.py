@@ -1,7 +1,4 @@
-"""Where the time goes: host seconds by activity, always on, and the moment at which a display may draw.
-
-The seconds of each node are sampled.
-"""
+"""Host seconds by activity, which are always measured, and of nodes, which are sampled; calls at intervals."""
 
 from __future__ import annotations
 
@@ -15,25 +12,25 @@ from graphtrain.program.bind import ProgramNode
 
 Visit = Callable[[], int]
 
-# Time not spent on anything else.
+# The activity that has all time not spent on another.
 TRAINING = "train"
-# A call rests at least this many times as long as it took.
+# After a call that took t seconds, the next comes after at least this many times t.
 _LEAST_REST = 10
-# One batch in many is timed, so that training is as fast as without.
+# One batch in this many is timed, so that training is as fast as without.
 _ONE_IN = 128
 
 
 @final
 class Stopwatch:
-    """Host seconds by activity, while it runs. It does not wait for a device.
+    """Measures host seconds by activity while it runs. It does not wait for a device.
 
     Arguments:
         clock: returns the time in seconds. Default: `time.monotonic`.
 
     Attributes:
-        now: returns the time of the clock used for everything here.
-        next_tick: the time of the next tick, which a timed visit makes once it is reached. Default: never.
-        spent: seconds by activity, except training, which has the rest.
+        now: returns the time of `clock`.
+        next_tick: the time from which a timed visit calls `tick`. Default: never.
+        spent: activity -> seconds, except training.
 
     >>> now = [0.0]
     >>> watch = Stopwatch(clock=lambda: now[0])
@@ -52,30 +49,30 @@ class Stopwatch:
         self._activity, self._activity_since = TRAINING, 0.0
 
     def running(self) -> float:
-        """Total seconds that it has run."""
+        """The seconds for which it has run."""
         return self._total + (self.now() - self._since if self._since is not None else 0.0)
 
     def start(self, inside: str | None = None) -> None:
-        """Start; `inside` is the activity that the run is inside, if any."""
+        """Start in an activity. Default: training."""
         self._since = self._activity_since = self.now()
         self._activity = inside or TRAINING
 
     def stop(self) -> None:
-        """Stand still."""
+        """Stop; `start` continues."""
         self.enter()
         self._total, self._since = self.running(), None
 
     def enter(self, activity: str = TRAINING) -> None:
-        """An activity of several visits begins, in place of the present one. Default: training continues."""
+        """Begin an activity in place of the present one. Default: training."""
         now = self.now()
         if self._activity != TRAINING and self._since is not None:
             self.spent[self._activity] = self.spent.get(self._activity, 0.0) + now - self._activity_since
         self._activity, self._activity_since = activity, now
 
     def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
-        """The transition of a node, timed if it fetches data: 0.2 us. A display may draw after it.
+        """The transition of a node; of one that fetches data, timed (0.2 us), with a tick after it.
 
-        Inside a body that is timed, the time belongs to the activity of that.
+        In a body with an activity of its own the time counts for that activity.
         """
         if node.kind.family != "data" or node.bypassed:
             return visit
@@ -95,7 +92,7 @@ class Stopwatch:
         return timed_visit
 
     def repeat(self, calls: Iterable[Callable[[], float]]) -> None:
-        """Make these calls from time to time, and no others; each returns the seconds until it is due again."""
+        """Make these calls, and no others, at intervals; each returns the seconds until it is due again."""
         self._due = dict.fromkeys(calls, self.now())
         self.next_tick = min(self._due.values(), default=math.inf)
 
@@ -106,13 +103,13 @@ class Stopwatch:
             if start >= due:
                 seconds = call()
                 end = self.now()
-                # A terminal over a slow connection must not take the time of training.
+                # A slow terminal must not slow down training.
                 self._due[call] = end + max(seconds, _LEAST_REST * (end - start))
         self.next_tick = min(self._due.values(), default=math.inf)
 
     @contextmanager
     def measure(self, activity: str) -> Iterator[None]:
-        """A block of code whose time is counted only under an activity."""
+        """A block of code whose time counts only for an activity."""
         around = self._activity
         self.enter(activity)
         try:
@@ -121,12 +118,12 @@ class Stopwatch:
             self.enter(around)
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by activity until now, including training: every moment is counted once."""
+        """Activity -> seconds until now, training included. Every moment counts once."""
         self.enter(self._activity)
         return {TRAINING: max(0.0, self.running() - sum(self.spent.values())), **self.spent}
 
     def load(self, seconds: Mapping[str, float]) -> None:
-        """Continue from the counts before an interruption."""
+        """Continue from the seconds of an interrupted run."""
         # Not cleared: a timed visit relies on the entry of its activity.
         self.spent.update(dict.fromkeys(self.spent, 0.0))
         self.spent.update({name: value for name, value in seconds.items() if name != TRAINING})
@@ -145,14 +142,14 @@ class NodeTimes:
         self._batches = 0
 
     def means(self) -> dict[str, float]:
-        """Path of a node -> mean seconds of its timed visits, without those of nodes in it."""
+        """Path of a node -> mean seconds of its timed visits, without the nodes inside it."""
         return {path: seconds / count for path, (seconds, count) in self._timed.items() if count > 0}
 
     def over(self, nodes: Sequence[ProgramNode], transitions: Sequence[Visit]) -> list[Visit]:
-        """The transitions of nodes, which are sometimes timed; 0.1 us a batch where they are not.
+        """The transitions of nodes, some visits of which are timed; the others cost 0.1 us a batch.
 
-        A list that changes while it runs: a transition that was timed puts the other into its place, until a node that
-        fetches batches puts the timed ones back.
+        The list changes while it runs: a transition that was timed replaces itself by the one that is not, until a node
+        that fetches batches puts the timed ones back.
         """
 
         def fetching(visit: Visit) -> Visit:

@@ -1,7 +1,7 @@
-"""The transition table: one closure per position, which runs the node, counts the run, and returns the next position.
+"""The transition table: a closure for each position, which runs the node, counts it, and returns the next position.
 
-Everything a transition needs is bound here, once: slots by index, guards as closures, edges as numbers. The transition
-of a node without work costs 0.15 us.
+Everything a transition needs is bound here, once: guards as closures, edges as numbers. The transition of a node that
+does nothing costs 0.15 us.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from graphtrain.errors import GuardError
-from graphtrain.language.closures import never
+from graphtrain.graph.closures import never
 from graphtrain.plan.scope import Scope, outputs_of
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.loop import Transition
@@ -23,19 +23,19 @@ from graphtrain.program.visits import Visits
 
 @final
 class Compiler:
-    """The transition table of a program.
+    """Compiles the transition table of a program.
 
     Arguments:
         ended: called when the outermost graph ends.
         watch: times the transitions.
 
     Attributes:
-        transitions: position -> run the node, return the next position.
-        exits: position -> choose the exit edge, once the node has run.
-        counts: how often each counter was counted by these transitions: an edge, or a node that runs only when due.
-        counters: position -> the counters of the edges of the node, in order.
-        due_counters: position -> the counter of the node, if it runs only when due; all others run once for each edge.
-        at_end: called when the run has ended, for nodes of the outermost graph that act then.
+        transitions: position -> a call that runs the node and returns the next position.
+        exits: position -> a call that chooses the edge once the node has run, and returns the next position.
+        counts: the values of counters: of edges taken, and of runs of nodes with `every`.
+        counters: position -> the indices in `counts` for the edges of the node, in order.
+        due_counters: position -> the index for a node with `every`. Other nodes run as often as their edges are taken.
+        at_end: the calls of `at_end` of nodes, for the end of the run.
     """
 
     def __init__(self, visits: Visits, ended: Act, watch: Stopwatch) -> None:
@@ -105,7 +105,7 @@ class Compiler:
         deeper = [each for each in self._program.nodes if each.path.startswith(body.path) and each.scope is not body]
         program, is_training = self._program, body in self._program.training
         begins_activity = body.activity is not None and node.scope.activity is None
-        # A save does not keep what an earlier visit wrote either.
+        # Values of an earlier visit would not be saved either.
         slots, forgotten = self._slots, dict.fromkeys([body.path + slot for slot in body.written])
 
         def enter() -> int:
@@ -124,7 +124,7 @@ class Compiler:
         return enter
 
     def _finish_body(self, scope: Scope) -> Transition:
-        """The end of a body: its outputs are written outside, the outer node has run, and an edge of it is chosen."""
+        """The end of a body: writes its outputs outside, counts a run of the outer node, and chooses its edge."""
         outer = self._program.nodes_around(scope)[-1]
         outputs = [scope.path + slot for slot in outputs_of(scope.graph)]
         copies = [*zip(outputs, outer.plan_node.own_writes, strict=True)]
@@ -135,7 +135,7 @@ class Compiler:
             acts.append(outer.trigger.fire)
         slots, fields, program = self._slots, outer.fields, self._program
         counts, counter = self.counts, self.due_counters.get(outer.index)
-        # If no enclosing graph trains, the run uses the clock of this one until another begins.
+        # If no enclosing graph trains, the run keeps the clock of this one until another begins.
         around = [graph for graph in outer.scope.around if graph in program.training]
         resumed = around[-1] if around and scope in program.training else None
 
@@ -156,9 +156,9 @@ class Compiler:
     # ---- edges
 
     def sums(self) -> dict[str, dict[str, list[int]]]:
-        """The `nodes` by path, and the `edges` as ``"accumulate -> decide"``: the counters that add up to their runs.
+        """The counters whose sum is how often each ran: of `nodes` by path, and of `edges`, ``"accumulate -> decide"``.
 
-        An edge of a bypassed node is taken whenever the run passes over the node.
+        An edge of a bypassed node counts whenever the run passes over the node.
         """
         nodes = self._program.nodes
         keys = [[f"{node.path} -> {edge}" for edge in node.scope.graph.edges[node.node.name]] for node in nodes]
@@ -166,7 +166,7 @@ class Compiler:
         runs: dict[str, list[int]] = {}
         for node in nodes:
             counters, arrivals = self.counters[node.index], list[tuple[ProgramNode | None, list[int]]]()
-            if len(self._passed_over(node)) == 1:  # else those that arrive are counted
+            if len(self._passed_over(node)) == 1:  # else edges that lead to the node are counted
                 edges |= {key: [counter] for key, counter in zip(keys[node.index], counters, strict=True)}
                 arrivals += zip(self._program.targets(node), [[counter] for counter in counters], strict=True)
             if not node.bypassed:
@@ -179,18 +179,18 @@ class Compiler:
         return {"nodes": runs, "edges": edges}
 
     def position(self, node: ProgramNode) -> int:
-        """The position of a node, or of the next one if it is bypassed and has a single edge."""
+        """The position of a node, or if it is bypassed and has a single edge, of the next node."""
         return self._passed_over(node)[-1].index
 
     def _passed_over(self, node: ProgramNode) -> list[ProgramNode]:
-        """A node, and those up to the next that has work: bypassed ones with a single edge are passed over."""
+        """A node, and the nodes that follow while they are bypassed and have a single edge; the last one is run."""
         passed = [node]
         while passed[-1].bypassed and (target := self._only_targets[passed[-1].index]) and target not in passed:
             passed.append(target)
         return passed
 
     def _exit(self, node: ProgramNode) -> Transition:
-        """The choice of the exit edge: the first whose guard holds."""
+        """A call that chooses the first edge whose guard is true."""
         own_position, ended, counts = node.index, self._ended, self.counts
 
         def end() -> int:
@@ -216,7 +216,7 @@ class Compiler:
                         counts[only_counter] += 1
                         return only_position
                 except Exception:
-                    self.exit_target(node)  # evaluated again, a guard raises with its name
+                    self.exit_target(node)  # raises again, with the name of the guard
                     raise
                 counts[last_counter] += 1
                 return last_position
@@ -230,7 +230,7 @@ class Compiler:
                         counts[counter] += 1
                         return position if call is None else call()
             except Exception:
-                self.exit_target(node)  # not an error at the end of a body, which an edge calls too
+                self.exit_target(node)  # raises if it was a guard, not the end of a body
                 raise
             counts[last_counter] += 1
             return last_position if last_call is None else last_call()
@@ -238,7 +238,7 @@ class Compiler:
         return leave
 
     def exit_target(self, node: ProgramNode) -> ProgramNode | None:
-        """The node to which the edges of a node lead now, or None for the end. Has no side effects.
+        """The node to which the edges of a node lead now; None for the end of its graph. It has no side effects.
 
         Raises:
             GuardError: a guard raises.

@@ -1,8 +1,8 @@
 """Triggers of bound nodes, compiled to the comparison of a counter with a threshold.
 
-A trigger is due when floor(clock / amount) has grown since its node last fired. The clock only grows, so there is a
-value of its counter before which it is not due. That is computed when the node fires and when an epoch ends; in between
-a check is one call with one or two comparisons (0.06 us; comparing fractions took 2 us a trigger).
+A trigger is due when floor(clock / amount) has grown since its node last fired. As clocks only grow, there is a least
+value of the counter at which it is due. It is computed when the node fires and when an epoch ends. Otherwise a check is
+one call with one or two comparisons (0.06 us; comparing fractions took 2 us).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, final
 
+from graphtrain.graph.closures import any_of
 from graphtrain.kind import derived_clock
 from graphtrain.kind.trigger import Term, next_multiple
-from graphtrain.language.closures import any_of
 from graphtrain.program.bind import Clock, ClockTerm, Program
 
 Due = Callable[[], bool]
@@ -28,13 +28,13 @@ _NEVER = Fraction(2**62)
 
 @final
 class Every:
-    """The trigger of a node with `every`: due when a multiple of an amount was passed since the node last fired.
+    """The trigger of a node with `every`: due when a multiple of an amount was reached since the node last fired.
 
     Arguments:
-        fields: those of the node; `fired` maps a unit to the clock at the last firing.
-        terms: clock and term of each amount.
+        fields: the fields of the node; `fired` maps each unit to its `Clock.reading` when the node last fired.
+        terms: the amounts, each with its clock.
         once: True makes it due until the node has run. Default: False.
-        may_be_due: returns whether it may be due at all by now. Default: always.
+        may_be_due: returns True from the amount `from` on. Default: always.
 
     Attributes:
         due: a call that returns whether an amount, or `once`, makes it due now.
@@ -50,12 +50,12 @@ class Every:
         self._aims = [aim for _, aim in thresholds]
 
     def start(self) -> None:
-        """Begin or resume: units that are new here count from now."""
+        """Begin or resume; new units count from now."""
         self.fire(self._fields["fired"])
 
     def fire(self, before: Mapping[str, list[int | None]] = MappingProxyType({})) -> None:
-        """Remember that the node has run, or what was remembered before."""
-        # A unit that the trigger no longer names is dropped: if it returns, it counts from then.
+        """Store the clocks, as the node has run; or those of an earlier firing, where `before` has them."""
+        # A unit that the trigger no longer has is dropped. If it comes back, it counts from then.
         self._fields["fired"] = {term.unit: before.get(term.unit) or clock.reading() for clock, term in self._terms}
         for aim in self._aims:
             aim()
@@ -71,12 +71,13 @@ class Every:
 
 @final
 class After:
-    """The trigger of a node with `after`: due once a clock has reached an amount, or a step function requested the end.
+    """The trigger of a node with `after`: due once a clock has reached an amount, or a step function has returned STOP.
 
     Arguments:
-        fields: those of the node; `stopped` holds, as `text`, the amounts before which the end was requested. Other
-            amounts replace them.
-        terms: clock and term of each amount.
+        fields: the fields of the node; `stopped` is the `text` of the trigger for which the end was requested, so that
+            another trigger is not stopped.
+        terms: the amounts, each with its clock.
+        text: the trigger as text.
 
     Attributes:
         due: a call that returns whether it is due.
@@ -92,7 +93,7 @@ class After:
         self._aims = [aim for _, aim in thresholds]
 
     def start(self) -> None:
-        """Begin or resume, by the present progress."""
+        """Begin or resume, with the present progress."""
         for aim in self._aims:
             aim()
 
@@ -103,12 +104,12 @@ class After:
 
 
 def reached(terms: Sequence[ClockTerm]) -> Due:
-    """A call that returns whether a clock has reached an amount. It keeps no state."""
+    """A call that returns whether a clock has reached its amount. It has no state."""
     return any_of([_threshold(clock, functools.partial(Fraction, term.base.amount))[0] for clock, term in terms])
 
 
 def set_triggers(program: Program, *, counts: bool = True) -> None:
-    """Give the nodes of a program their triggers; without `counts`, none is due by an amount."""
+    """Give the nodes of a program their triggers. `counts`: False ignores all amounts."""
     for node in program.nodes:
         trigger, start = node.plan_node.trigger, node.plan_node.start
         if trigger is None or node.bypassed:
@@ -124,27 +125,27 @@ def set_triggers(program: Program, *, counts: bool = True) -> None:
 
 
 def _least_number(amount: int | Fraction) -> int | float:
-    """The least value of a counter, integer or float, that has reached the amount.
+    """The least value of a counter, integer or float, that is at least the amount.
 
-    The float nearest to 3/10 is less than that: a clock at that float would fire, and be due again at once.
+    The float nearest to 3/10 is less than 3/10: a node that fired at it would be due again at once.
     """
     nearest = amount.numerator if amount.denominator == 1 else float(amount)
     return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
 
 
 def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
-    """True once the clock has reached the target; the second call is made when the target has changed."""
-    # A clock may restart at 0, or be computed from a counter that does: the counter is then read with its restarts.
+    """A call that returns whether the clock has reached the target, and one to make when the target has changed."""
+    # A clock may restart at 0, or be computed from a counter that does; then `restarts` is read too.
     instance, counter, restarts = clock.node.instance, clock.field, clock.restarts
-    reach: Callable[[int | Fraction], int | float] = _least_number  # the counter at which the clock is at an amount
+    reach: Callable[[int | Fraction], int | float] = _least_number  # amount of the clock -> value of the counter
     derived = getattr(type(instance), counter, None)
     if isinstance(derived, derived_clock):
         counter, restarts, reach = derived.counter, derived.restarts, getattr(instance, derived.reach)
-    # The dictionary of the object, half the cost of `getattr`, where it holds these fields.
+    # `__dict__` is twice as fast as `getattr`, where it has these fields.
     values: Any = vars(instance)
     if not {counter, restarts or counter} <= values.keys():
         values = _Attributes(instance)
-    count: Any = None  # the value of `restarts` that the threshold was computed for; None: compute it
+    count: Any = None  # the value of `restarts` for which the threshold was computed
     threshold: int | float = _least_number(target()) if restarts is None else 0
 
     def is_reached() -> bool:
@@ -166,13 +167,13 @@ def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     def aim_since_restart() -> None:
         nonlocal count
         count = None
-        reach(target())  # which refuses an amount that cannot be counted
+        reach(target())  # raises for an amount that cannot be counted
 
     return (is_reached, aim) if restarts is None else (is_reached_since_restart, aim_since_restart)
 
 
 class _Attributes:
-    """The attributes of an object by name."""
+    """The attributes of an object, as a mapping."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner

@@ -1,4 +1,4 @@
-"""How many steps a run will take, by the lengths of its epochs and windows; and the argument `run` of a `setup`."""
+"""The argument `run` of `setup`, with the number of steps of a run, which follows from epochs and windows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import EditableGraph
+from graphtrain.graph.closures import Cell, compile_guard
+from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind.batch_limit import most_batches
-from graphtrain.language.closures import Cell, compile_guard
-from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.ranks import current_ranks
 
@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 
 @final
 class _EpochsOfWindows:
-    """A training like that of `fit`: one backward pass for each batch, windows of one size, and an end by an amount.
+    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount.
 
     Raises:
         UsageError: the graph trains in another way.
@@ -38,15 +38,15 @@ class _EpochsOfWindows:
         self._window, self._counter = _only(counters, "count the passes of a window")
         ends = [edge.guard for node in nodes for edge in node.edges if edge.target is None and edge.guard is not None]
         if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
-            raise _unknown("more than an amount decides about its end")
+            raise _unknown("its end depends on more than an amount")
         self._to_step = self._edge(count=2)
         if self._edge(count=1) in (self._to_step, self._edge(count=1, due=True)):
             raise _unknown(
-                f"the edges of `{self._window.path}` lead to no step where a window is full, or cut by the end"
+                f"no edge of `{self._window.path}` leads to a step when a window is full, or cut short by the end"
             )
 
     def steps(self, train_data: Any, ranks: int) -> int:
-        """The steps of a run that begins with so many ranks: a window has the micro-batches of all of them."""
+        """The steps of a run that begins with this number of ranks; a window has the micro-batches of all of them."""
         name, target = self._finish.path, str(self._counter.target)
         if target in self._window.expressions:
             raise _unknown(f"`{self._window.path}.{target}` is an expression")
@@ -64,19 +64,19 @@ class _EpochsOfWindows:
         return min(ends)
 
     def _of_batches(self, batches: int, epoch: int, size: int) -> int:
-        """The steps in this many batches: a short window is stepped, dropped, or goes on in the next epoch."""
+        """The steps in this many batches: a short window is stepped, dropped, or continues in the next epoch."""
         at_last, at_end = self._edge(count=1, last=True), self._edge(count=1, due=True)
         epochs, rest = divmod(batches, epoch) if at_last != self._edge(count=1) else (0, batches)
         of_epoch = (math.ceil if at_last == self._to_step else math.floor)(Fraction(epoch, size))
         return epochs * of_epoch + (math.ceil if at_end == self._to_step else math.floor)(Fraction(rest, size))
 
     def _edge(self, **values: Any) -> int:
-        """The edge that is taken where a window of two is counted, by its number; a full one is stepped."""
+        """The number of the edge that is taken with some passes counted in a window of two."""
         guards = [edge.guard for edge in self._window.edges if edge.guard is not None]
         return next((number for number, guard in enumerate(guards) if self._holds(guard, **values)), len(guards))
 
     def _holds(self, guard: Expression, *, count: int, last: bool = False, due: bool = False) -> bool:
-        """The value of a guard with some passes in a window of two, at the last batch of an epoch, or at the end."""
+        """The value of a guard with `count` passes in a window of two; `last`: of an epoch; `due`: of `finish`."""
         window = {self._counter.name: count, self._counter.window: 2, self._counter.target: 2}
         known: dict[tuple[PlanNode, str | None], Any] = {
             **{(self._window, name): value for name, value in window.items()},
@@ -88,7 +88,7 @@ class _EpochsOfWindows:
         }
 
         def value(part: Name | FieldOf) -> Any:
-            """The value of what is counted here; of what metrics decide, the one at first."""
+            """The value of a counter; of a field that metrics decide, the initial value."""
             node = self._plan.by_path.get(part.node) if isinstance(part, FieldOf) else None
             if node is None or not isinstance(part, FieldOf):
                 return 0
@@ -109,11 +109,11 @@ def _only(items: Sequence[Item], does: str) -> Item:
 
 
 def _unknown(reason: str, hint: str = "compute the number in `setup`") -> UsageError:
-    return UsageError(f"run.steps: {reason}, so the number of steps is not known ahead", hint)
+    return UsageError(f"run.steps: {reason}, so the number of steps is not known before the run", hint)
 
 
 def _batches_in_epoch(source: PlanNode, data: Any) -> int:
-    """The batches that a node fetches in an epoch of some data."""
+    """The number of batches that a node fetches in an epoch."""
     limit = min((source.parameters[name] for name in ("limit", "overfit") if source.parameters.get(name)), default=None)
     lengths = [length_of(loader) for loader in (loaders_of(data) or {"": data}).values()]
     known = [min(length, most_batches(limit, length) or length) for length in lengths if length is not None]
@@ -148,15 +148,15 @@ class PlannedRun:
     def steps(self, train_data: Any, /) -> int:
         """The number of optimizer steps of the whole run, from its start.
 
-        It is known for a graph that trains as `fit` does, with windows of one size, to an end by epochs, batches or
-        steps. If metrics may end the run before, it is an upper bound. At a resume it is also that of the whole run, if
-        the number of processes is the same as at the start.
+        It is known for a graph that trains as `fit` does, with windows of one size, and that ends by epochs, batches or
+        steps. If metrics may end the run earlier, it is an upper bound. A resumed run has the same number, if it has as
+        many processes as at its start.
 
         Arguments:
-            train_data: the data, of which only the length is read.
+            train_data: the data; only its length is read.
 
         Raises:
-            UsageError: the number is not known ahead; or data has no length.
+            UsageError: the number is not known before the run, or data has no length.
         """
         return _EpochsOfWindows(self._plan).steps(train_data, self.world_size)
 

@@ -52,7 +52,7 @@ class Verdict:
         return not self.failure and not self.differences
 
 
-def verify(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
+def verify_segment(segment: Segment, make: Callable[[Segment], Trainer]) -> Verdict:
     """Replay a span, and compare the state at its end with the checkpoint.
 
     Arguments:

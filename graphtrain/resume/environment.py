@@ -1,4 +1,4 @@
-"""What bitwise equality assumes, saved with every checkpoint; a resume reports in one line what has changed."""
+"""Code, data, versions and settings that a bitwise equal resume requires; a resume reports what has changed."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ class RunEnvironment:
             *_code_changes(saved.origin, self.origin),
             *_argument_changes(saved.about, self.about),
             *data_changes(saved.data, self.data),
-            # That of the command, with which `setup` was called; the order of data stays that of the run.
+            # The seed with which `setup` was called; data keeps the order of the saved seed.
             *([f"seed {former} -> {seed}"] if former is not None and former != seed else []),
         ]
 
     def changed_data(self, saved: Manifest) -> list[str]:
-        """The names of the data that differ from those of a manifest."""
+        """The names of data that has changed since a manifest was written."""
         return [name for name, facts in self.data.items() if data_changes(saved.data, {name: facts})]
 
     def compared(self, saved: Manifest, other_changes: Sequence[str] = (), lost: Sequence[str] = ()) -> str:
-        """Whether a resume from a manifest is exact, in words: ``code, data, threads unchanged: exact``.
+        """Whether a resume is exact, in words: ``code, data, versions, threads unchanged: exact``.
 
         Arguments:
-            other_changes: other changes, in words.
-            lost: state that was not saved or not restored, in words.
+            saved: the manifest of the checkpoint.
+            other_changes: further changes, in words. Default: none.
+            lost: state that was not saved or not restored, in words. Default: none.
         """
         # A field that only another version of graphtrain saves is no change.
         before, now = saved.environment, self.environment
@@ -77,7 +78,11 @@ class RunEnvironment:
 def run_environment(
     resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int, device: torch.device
 ) -> RunEnvironment:
-    """The environment of this process; `about` may name its `script`."""
+    """The environment of this process.
+
+    Arguments:
+        about: facts of the caller for the manifest, of which `script` is the path of the user's program.
+    """
     modules = {name: value for name, value in resources.items() if isinstance(value, torch.nn.Module)}
     compiled = [
         f"{name}.{path}".rstrip(".")
@@ -116,9 +121,13 @@ def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 
 def provenance(script: Path | None = None) -> dict[str, Any]:
-    """The loaded modules that belong to a script's project, its repository or its folder, with their hashes.
+    """Hash the loaded modules of a project: those in the repository of a script, or else in its folder.
 
-    Without a script, the program is the file that Python was started with; in a notebook, the current folder.
+    Arguments:
+        script: the program. Default: the file that Python was started with; in a notebook, the current folder.
+
+    Returns:
+        `code`: file -> hash; the name of the `script`; the git `revision`. The last two may be empty.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is None and main is not None and Path(main).is_file():
@@ -140,7 +149,7 @@ def provenance(script: Path | None = None) -> dict[str, Any]:
 
 
 def _code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The files that differ. One that is loaded now and was not then is not a change by itself; another program is."""
+    """The files that differ. A file that only one of the runs has loaded is no change, unless it is the program."""
     before, after = saved.get("code", {}), now.get("code", {})
     changes = [name for name in sorted(before.keys() & after.keys()) if before[name] != after[name]]
     former, program = saved.get("script"), now.get("script")
@@ -150,7 +159,7 @@ def _code_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def _repository(folder: Path) -> tuple[str, str]:
-    """The top folder of the repository around a folder and its revision; empty without git, or an answer."""
+    """The top folder and the revision of the repository that contains a folder; empty strings if there is none."""
     command = ["git", "-C", str(folder), "rev-parse", "--show-toplevel", "HEAD"]
     try:
         done = subprocess.run(  # noqa: S603 - the words are ours, and no shell reads them

@@ -1,4 +1,4 @@
-"""Capturing the content of a checkpoint, and restoring it with a report of what has changed."""
+"""Capture the content of a checkpoint, and restore it with a report of what has changed."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _MOST_DIFFERENCES = 8  # of the graph, in one line
 
 
 def graph_change(checkpoint: Checkpoint, now: EditableGraph, rename: Mapping[str, str]) -> tuple[Renaming, Difference]:
-    """How the graph of a checkpoint was renamed, and how the present one differs from it under present names.
+    """How nodes were renamed since a checkpoint, and how the present graph differs from the renamed saved one.
 
-    Another graph is compatible if it has the position, and what is read from there on was saved; any other is refused.
-    Nodes take the progress saved under their names, present or former; if the fields of the kind differ, those that
-    fit. A new trigger, or one with another unit, counts from here; any other counts from its last firing, so that a
-    shorter interval that has already passed is due at once.
+    A changed graph can be resumed if it has the saved position, and if all slots that are read from there were saved.
+    Nodes take the progress that was saved under their present or former names; if the fields of the kind differ, those
+    that match. A new trigger, or one with another unit, counts from here. Any other counts from its last firing: if its
+    shorter interval has already passed, it is due at once.
     """
     former = graph_of(checkpoint.path, checkpoint.manifest)
     paths = set(nodes_of(former))
-    # If the command of a resume is repeated, the run was already saved with the renamed graph.
+    # If the command of a resume is repeated, the checkpoint may already have the renamed graph.
     renaming = Renaming({old: new for old, new in rename.items() if old in paths or new not in paths}, former, now)
     return renaming, renaming.graph(former).diff(now)
 
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
-    """The content of a checkpoint made now: the state, which shares its tensors with the run, and the facts."""
+    """The content of a checkpoint at this moment: the state, which shares its tensors with the run, and the facts."""
     compiled, loop = run.compiled, run.loop
     state = run_state.capture(compiled.state, run.alive)
     place = compiled.run_clock.of_row()
@@ -78,40 +78,40 @@ class ResumeOptions:
     from_setup: str | Iterable[str] = ()
     from_saved: bool = False
     rename: Mapping[str, str] | None = None
-    kept: Section = field(default_factory=dict)  # path of a node -> its progress, instead of the saved one
+    kept: Section = field(default_factory=dict)  # path of a node -> progress that replaces the saved one
 
 
 class Restored(NamedTuple):
-    """What is reported about a restored run; in words, but for the first two."""
+    """What is reported about a restored run."""
 
-    decided: bool  # which hyper-parameters to take, or which node is which, so that the next resume need not decide
-    is_other_graph: bool  # in a way that matters
-    changes: list[str]  # of the graph, and of hyper-parameters with the decisions
-    lost: list[str]  # state that differs from what was saved
-    sampled: str  # the data of which a sample was compared
+    decided: bool  # True if the user has chosen hyper-parameters or renamed nodes, which a save makes permanent
+    is_other_graph: bool  # True if the graph differs from the saved one
+    changes: list[str]  # in words: those of the graph, and of hyper-parameters with the decisions
+    lost: list[str]  # in words: state that differs from what was saved
+    sampled: str  # in words: the data of which only a sample was compared
 
 
-def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
-    """Restore the state of a checkpoint: the mirror of `capture`.
+def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
+    """Restore the state of a checkpoint: the inverse of `capture`.
 
     Raises:
         UsageError: the graph does not have the position, or hyper-parameters differ and the user has not decided.
-        CheckpointError: a resource does not fit, or what was loaded is not what was saved.
+        CheckpointError: a resource does not fit the saved state, or the loaded state is not the saved one.
     """
     compiled, manifest = run.compiled, checkpoint.manifest
-    # Everything that can be refused is refused before any object is changed.
+    # Everything that can be refused is refused before an object is changed.
     renaming, difference = graph_change(checkpoint, compiled.graph, options.rename or {})
     checkpoint, state, fitted = _fitted(checkpoint, run, renaming)
     differences, chosen = _decided(run, checkpoint, options)
 
-    # Copies that no node has any more.
+    # Copies of resources that no node uses any more.
     copies = resource_copies(difference.before, compiled.program.resources).keys() & state["resources"].keys()
     # The saved state of a resource of another class is not loaded either.
     as_set_up = copies | {name.removesuffix(".class") for name in chosen if name.endswith(".class")}
     changed = {path: part for path, part in state["reachable"].items() if not is_within(path, copies)}
     state = {**state, "reachable": changed, "progress": {**state["progress"], **options.kept}}
     place = renaming.path(manifest.position), manifest.ended, renaming.path(manifest.clock_of)
-    run.watch.load(manifest.seconds)  # first: nodes that measure time read the watch when they are set up
+    run.watch.load(manifest.seconds)  # first: nodes that measure time read it when they are set up
     try:
         not_restored = run.enter(state, *place, Exemptions(as_set_up, other_kinds(difference)))
         reported = run.environment.changed_data(manifest) if run.environment is not None else []
@@ -129,7 +129,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
     ]
     lost = [*compiled.state.data_state.not_as_before(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(changed))
-    # What was not saved is lost, as the line of the resume says: another module, for instance.
+    # The digests can only be equal if everything was saved and restored.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.changes)
     if not any(parts):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]
@@ -156,7 +156,7 @@ def restore(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Res
 
 
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
-    """The checkpoint and its state, for this graph, this number of ranks and these devices; what that changes."""
+    """Adapt a checkpoint and its state to this graph, number of ranks, and devices; what that changes, in words."""
     compiled, manifest, world, words = run.compiled, checkpoint.manifest, run.world, []
     compiled.program.window_ranks = manifest.window_ranks
     if checkpoint.manifest.ranks != world.world_size:
@@ -175,7 +175,7 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
 
 
 def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
-    """The hyper-parameters that differ, and the names of those that the user takes as they are set up now."""
+    """The hyper-parameters that differ, and the names of those whose new values the user has chosen."""
     now, manifest = run.hyper_parameters, checkpoint.manifest
     differences = now.differences(manifest.hyper_parameters, checkpoint.sections["resources"])
     texts = options.from_setup
@@ -194,18 +194,18 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
         )
         if can_keep and (began := manifest.window_ranks) != run.world.world_size:
             keeps = "keeps the size of its windows: --from-saved keeps the values for it; or run(from_saved=True)"
-            hint = f"the run began in another number of processes, {began}, and {keeps}"
-        raise UsageError(f"{ended}what is set up now differs from what the run was set up with:{lines}", hint)
+            hint = f"the run began with another number of processes, {began}, and {keeps}"
+        raise UsageError(f"{ended}the hyper-parameters set up now differ from the saved ones:{lines}", hint)
     if change := next((change for change in undecided if change.cannot_be_kept), None):
         name = change.chosen_by
-        raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name}")
+        raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name} takes the new")
     return differences, chosen
 
 
 def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_whole: bool) -> None:
-    """Raise unless the loaded state equals the saved one, bit for bit."""
+    """Raise a CheckpointError unless the loaded state equals the saved one, bit for bit."""
     objects = run.compiled.state
-    # Nodes and slots may have other names than they had, by which values in transit are encoded.
+    # If nodes and slots have new names, those in progress and slots, and references to them, differ.
     incomparable = () if is_whole else ("progress", "slots")
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in incomparable]
     saved = checkpoint.digest if is_whole else run_state.digest(objects, state, sections)
@@ -213,13 +213,13 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     digest = run_state.digest(objects, loaded, sections)
     if digest != saved:
         raise CheckpointError(
-            f"{checkpoint.path}: the state loaded is not the state saved (digest {digest[:12]}, not {saved[:12]})",
-            "a resource has state that its state_dict does not load back exactly",
+            f"{checkpoint.path}: the loaded state is not the saved state (digest {digest[:12]}, not {saved[:12]})",
+            "a resource has state that its load_state_dict does not restore exactly",
         )
 
 
 def repeated(now: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """What was trained after a checkpoint and is lost, as far as the last status shows; empty if it is not known."""
+    """What is trained again because it came after the checkpoint, in words; empty if the status does not show it."""
     if "trained" not in status:
         return ""
     if any(status.get(name) != now[name] for name in now.keys() - {"trained"}):

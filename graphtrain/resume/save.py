@@ -1,4 +1,4 @@
-"""Writing checkpoints of a run at its save points: copied at once, written while training continues."""
+"""Write checkpoints of a run at its save points: the state is copied at once, and written while training continues."""
 
 from __future__ import annotations
 
@@ -26,45 +26,44 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, local_of, split
 from graphtrain.storage.tensor_files import Buffers, layout_of
 
-# After this many transitions without a save point, a message says what prevents one.
+# After this many transitions without a save point, a message says why.
 _PATIENCE = 100
 _SLICE_SECONDS = 0.5
 
 
 class _Save(NamedTuple):
-    """A save under way."""
+    """A checkpoint that is being written."""
 
     part: RankSave
     writing: Future[SavedCheckpoint]
     policy: SavePolicy
-    is_asked: bool  # by a node, and one may send the run back to it
+    is_asked: bool  # True if a node requested it, and a node of the graph can return to it
 
 
 @final
 class CheckpointWriter:
-    """Saves where everything alive can be saved; elsewhere it refuses, so that the next position is tried.
+    """Writes checkpoints. It refuses positions where a slot in use cannot be saved: the caller tries the next position.
 
-    Several ranks save between two windows only, so that any number of ranks can resume.
-
-    One checkpoint is written at a time, from one copy of the state; a further save waits for it.
+    Several ranks save between two windows only, so that any number of ranks can resume. One checkpoint is written at a
+    time, from one copy of the state; the next save waits for it.
 
     Arguments:
-        run_files: where checkpoints go. None: nothing is saved.
-        written: called once a checkpoint is written and known, in the thread of the run.
+        run_files: the run directory. None: nothing is saved.
+        written: called in the thread of the run after a checkpoint was written.
 
     Attributes:
         run_name: the prefix of the keys of this run in the store of the ranks, the same on all of them.
-        refusal: why the position tried last was not a save point.
-        way_out: what to do about it, if that is known.
-        saved: the last checkpoint that a node requested and that the run can go back to: its weights are finite. None
+        refusal: why the last position was not a save point.
+        way_out: the remedy, if there is one.
+        saved: the last checkpoint that a node requested and to which the run can return: its weights are finite. None
             if there is none.
-        returns: how often the run has gone back.
+        returns: how often the run has returned to a checkpoint.
     """
 
     def __init__(self, run: Session, run_files: RunFiles | None, written: Callable[[], Any]) -> None:
         self._run, self._run_files, self.world, self._written = run, run_files, run.world, written
         self._is_alone, self._begun, self.run_name = run.world.world_size == 1, 0, "run"
-        self._staging: Buffers = {}  # the memory of the last copy
+        self._staging: Buffers = {}  # reused by each copy
         self._requests, self._notices = run.requests, run.notices
         self._save: _Save | None = None  # that is being written
         self._attempts = 0
@@ -73,23 +72,24 @@ class CheckpointWriter:
         self.returns = 0
 
     def check(self) -> None:
-        """Raise an `UnsaveableError` now for what could not be saved later."""
+        """Raise an UnsaveableError now for state that could not be saved later."""
         try:
             for tensors in split(capture(self._run)[0])[1]:
                 layout_of(tensors)
         except UnsaveableError:
-            if not self._run.compiled.state.objects.is_lazy():  # the first batch makes it something that can be saved
+            if not self._run.compiled.state.objects.is_lazy():  # after the first batch it can be saved
                 raise
 
     def can_go_back(self) -> bool:
-        """True if there is a checkpoint that the run can go back to, or it is being written."""
+        """True if there is a checkpoint to which the run can return, or one is being written."""
         return self.saved is not None or (self._save is not None and self._save.is_asked)
 
     def save(self, policy: SavePolicy, values: Mapping[str, float | None], *, is_asked: bool) -> bool:
         """Save at this position; False if it is not a save point.
 
         Arguments:
-            values: those of the metrics that rank checkpoints, where they are known.
+            policy: how to save, and what to do if that fails.
+            values: metric by which checkpoints are ranked -> its value; None if there is none yet.
             is_asked: True if a node requested it; False when the run stops.
 
         Raises:
@@ -130,19 +130,19 @@ class CheckpointWriter:
         return "a batch is in use" if compiled.has_batch(loop.position) else ""
 
     def settle(self) -> None:
-        """Complete the save under way, if it has been written."""
+        """Complete the present save, if it has been written."""
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
         known = self.over() if self._is_alone else self.world.saves_known
         if known >= self._begun:
             self.wait()
 
     def over(self) -> int:
-        """How many saves of several ranks are over, written or failed, as far as this rank knows."""
+        """How many saves are over, written or failed, as far as this rank knows."""
         return self._begun - (self._save is not None and not self._save.writing.done())
 
     @contextmanager
     def completed(self) -> Iterator[None]:
-        """A span that leaves no save under way. An interrupt abandons it: the run has to stop at once."""
+        """A context after which no save is unfinished. An interrupt abandons it: the run has to stop at once."""
         self._attempts = 0
         try:
             yield
@@ -163,7 +163,11 @@ class CheckpointWriter:
         self.world.synchronise("stop")
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, if there is one."""
+        """Wait for the checkpoint that is being written, if there is one.
+
+        Raises:
+            SaveFailedError: it could not be written, and the policy is to stop.
+        """
         if (save := self._save) is None:
             return
         with self._run.watch.measure("save"):
@@ -176,7 +180,7 @@ class CheckpointWriter:
             if save.policy.if_failed == "continue":
                 self._notices(f"{message}, and the run continues")
                 return
-            way_out = "remove the cause, then resume; checkpoint.if_failed = 'continue' trains on after a failed save"
+            way_out = "remove the cause, then resume; with checkpoint.if_failed = 'continue' a run trains on"
             raise SaveFailedError(message, error.hint or way_out) from error
         written = save.writing.result()
         files, weight = self._run_files, written.manifest.not_finite
@@ -190,7 +194,7 @@ class CheckpointWriter:
         self._written()
 
     def fails(self) -> None:
-        """Wait for the save that all ranks have begun before leaving them, but not for ranks that may be dead."""
+        """Before leaving the other ranks, wait for the present save, but not long: ranks may be dead."""
         if self._save is not None and not self._is_alone:
             self._save.part.hurry()
             self._await_outcome(self._save)
@@ -201,15 +205,15 @@ class CheckpointWriter:
             pass
 
     def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
-        """Copy the state, on all ranks, and begin to write the copy."""
+        """Copy the state on all ranks, and begin to write the copy."""
         compiled, before = self._run.compiled, self.saved
         try:
             staged, facts = self.world.together(self._staged_now)
         finally:
-            self.world.synchronised = False  # where a run is saved makes no difference to where ranks meet next
+            self.world.synchronised = False  # saving does not change where ranks synchronise next
         for line in facts.unknown:
             self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
-        problem: CheckpointError | None = None  # the outcome of the save tells it to all ranks
+        problem: CheckpointError | None = None  # all ranks learn of it as the outcome of the save
         try:
             facts = files.noted(facts)
         except CheckpointError as error:
@@ -224,7 +228,7 @@ class CheckpointWriter:
         part = RankSave(self.world.ranks, key, staged, equal, files.checkpoints, previous)
 
         def write() -> SavedCheckpoint:
-            """Write the checkpoint, in a thread of its own, while training continues."""
+            """Write the checkpoint, in a separate thread, while training continues."""
             content = data_contents(snapshot, changed, pauses=True) if snapshot is not None else {}
             known = replace(facts, data_content=content)
             if part.ranks.rank:
@@ -253,14 +257,14 @@ class CheckpointWriter:
         return _Save(part, writing, policy, is_asked and bool(compiled.returning))
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
-        """A copy of the state, in the buffers of the copy before, and the facts about it."""
+        """A copy of the state, in the buffers of the previous copy, and the facts about it."""
         state, facts = capture(self._run)
         stateful = self._run.compiled.state
         essential, weights = run_state.essential(stateful, state), stateful.objects.weights()
         return StagedState(essential, local_of(state, essential), self._staging, weights), facts
 
     def _refuse(self, why: str) -> bool:
-        """Note why this is not a save point; reported once if it lasts."""
+        """Record why this is not a save point; if that lasts, it is reported once."""
         self.refusal = f"alive: {', '.join(sorted(self._run.alive))}; {why}"
         self._attempts += 1
         if self._attempts == _PATIENCE:

@@ -1,4 +1,4 @@
-"""A run without files, screen and signals: a graph bound to resources, a position in it, and the ways to get there."""
+"""A run without files, screen and signals: a graph bound to resources, the position in it, and entering a state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from graphtrain.storage.checkpoint import Checkpoint
 
 
 def other_kinds(difference: Difference) -> list[str]:
-    """The paths of nodes that are of another kind now."""
+    """The paths of nodes whose kind has changed."""
     return [change.path.partition(".")[0] for change in difference.changes if change.category == "kind"]
 
 
@@ -44,18 +44,21 @@ def other_kinds(difference: Difference) -> list[str]:
 class Session:
     """A graph bound to resources, with a position in it.
 
-    It begins at the start, or enters a state: that of a checkpoint (`restore`), or that of another graph (`rewire`).
+    It begins at the start of the graph, or enters a state: that of a checkpoint, or that of another graph (`rewire`).
 
     Arguments:
         graph: a checked graph.
-        seed, device, deterministic, about, not_state: as `Trainer` has them.
-        saving: True if checkpoints will be made.
+        resources: name -> object.
+        ranks: the ranks of the run, possibly only this one.
+        seed, device, deterministic, about, not_state: as for `Trainer`.
+        saving: True if checkpoints will be written.
+        notices: messages for the user.
 
     Attributes:
-        requests: to the loop.
-        world: the ranks of the run, possibly only this one.
-        resources: by name, as they are now.
-        setup: hashes of what was set up.
+        requests: what signals, nodes and other threads request of the loop.
+        world: the ranks, and what they agree on.
+        resources: the present ones, by name.
+        setup: hashes of what `setup` created, by path.
         environment: None if no checkpoint is written or read.
     """
 
@@ -104,7 +107,7 @@ class Session:
             "checkpoints": self.requests,
             "data_state": DataState(),
             "device": self.device,
-            "history": None,  # each node is given its own
+            "history": None,  # each node gets one
             "recorder": self.recorder,
             "run_optimizers": self._optimizers,
             "running_seconds": self.world.seconds,
@@ -119,11 +122,11 @@ class Session:
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
 
-    # ---- its position
+    # ---- the position
 
     @property
     def alive(self) -> set[str]:
-        """The slots that will be read after the present position."""
+        """The slots that nodes read after the present position, before they are written."""
         return self.compiled.alive(self.loop.position, self.loop.ended)
 
     @property
@@ -133,13 +136,13 @@ class Session:
 
     @property
     def trained(self) -> dict[str, Any]:
-        """How far the run has trained, as in a status."""
+        """How much the run has trained, as in a status: batches and seconds, and the clocks of bodies."""
         run_clock = self.compiled.run_clock
         trained = int(run_clock.count("batches") or 0), float(run_clock.count("seconds") or 0)
         return {"trained": trained, **run_clock.nested()}
 
     def join(self) -> None:
-        """Let the ranks know from now on where this one is."""
+        """From now on, let the other ranks know the position of this one."""
         world = self.world
         world.position, world.path_of = (
             lambda: self.loop.position,
@@ -156,13 +159,14 @@ class Session:
         modules = {name: module for name, module in self.resources.items() if isinstance(module, torch.nn.Module)}
         return {f"{name}.{path}": tensor for name, module in modules.items() for path, tensor in module.named_buffers()}
 
-    # ---- ways in
+    # ---- entering a state
 
     def set_up(self, checkpoint: Checkpoint | None, holder: Any) -> None:
-        """Record what is set up, before the run begins or is resumed. Inspecting data may draw random numbers.
+        """Record what was set up, before the run begins or is resumed. Inspecting data may draw random numbers.
 
         Arguments:
-            holder: the object through which a step function of the user may reach this session.
+            checkpoint: the one to resume from; None to begin.
+            holder: the object through which a step function of the user may reach this session: it is not state.
         """
         if checkpoint is not None and self._takes_seed:  # it determines the order of the data
             saved = checkpoint.manifest.environment.get("seed", self.seed)
@@ -179,7 +183,11 @@ class Session:
             self.setup = setup_hashes(snapshot)
 
     def begin(self, random: Mapping[str, Any]) -> None:
-        """Go to the start, with the generators as the user left them."""
+        """Go to the start of the graph.
+
+        Arguments:
+            random: the state of the random generators as the user left them, which is restored.
+        """
         restore_random(dict(random))
         rank = self.world.rank
         if self._reseeds:
@@ -197,15 +205,21 @@ class Session:
         exempt: Exemptions = EVERYTHING,
         sections: Collection[str] = tuple(SECTIONS),
     ) -> list[str]:
-        """Enter a state, that of a checkpoint or of the graph before; returns messages about what does not fit.
+        """Enter a state, that of a checkpoint or of the previous graph.
 
         Arguments:
-            path: of the node that is next, or has `ended` the run.
+            state: section -> name -> state.
+            path: that of the next node, or of the node that has `ended` the run.
             clock_of: the path of the node whose body trained last; empty for none.
+            exempt: what is not restored although it is saved. Default: nothing.
+            sections: those to restore. Default: all.
+
+        Returns:
+            A message about each saved value that could not be restored.
 
         Raises:
-            UsageError: the graph has no such node, or needs a slot there that has no value.
-            CheckpointError: an object has changed its shape, or is missing.
+            UsageError: the graph has no such node, or a slot that is read there has no value.
+            CheckpointError: an object has another shape than the saved one, or is missing.
         """
         position = self.compiled.locate(path, state["slots"], ended)
         objects = self.compiled.state
@@ -216,7 +230,7 @@ class Session:
         return not_restored
 
     def recompile(self) -> None:
-        """Compile the graph for a resume with the same objects; the state of nodes is dropped, as in a new process."""
+        """Compile the graph again for a resume with the same objects. Nodes lose their state, as in a new process."""
         former = self.compiled.state
         self.recorder.running_means.clear()  # nodes that are set up again recreate theirs
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
@@ -231,7 +245,10 @@ class Session:
         """Continue with another graph, and with additional or replaced resources; if that raises, nothing changes.
 
         Arguments:
-            moves: True if the state of nodes moves to the graph; False if the run has not begun.
+            graph: the checked graph.
+            rename: former name of a node -> present name.
+            resources: those that are added or replaced.
+            moves: True to move the state of nodes to the graph; False if the run has not begun.
         """
         all_resources = {**self.resources, **resources}
         new_copies = resource_copies(graph, all_resources)
@@ -251,7 +268,7 @@ class Session:
             run = self.requests, self.recorder, self.watch
             compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, copies)
             compiled.program.window_ranks = former.program.window_ranks
-            if not compiled.retentions:  # that of a removed node no longer applies
+            if not compiled.retentions:  # the policy of a removed node no longer applies
                 self.requests.policy = SavePolicy()
             self.compiled, loop.position = compiled, compiled.start
             if moves:
@@ -260,8 +277,8 @@ class Session:
                 kept = {node.path for node in compiled.kept}
                 progress = {path: fields for path, fields in moved["progress"].items() if path not in kept}
                 path = renaming.path(former.program.nodes[position].path)
-                compiled.locate(path, moved["slots"], loop.ended)  # refused before anything is released
-                former.release(compiled.kept)  # before the new ones open the same data
+                compiled.locate(path, moved["slots"], loop.ended)  # raises before anything is released
+                former.release(compiled.kept)  # before new nodes open the same data
                 clock_of = renaming.path(former.program.clocked.path.rstrip("/"))
                 exempt = Exemptions(replaced=other_kinds(renaming.graph(former.graph).diff(graph)))
                 self.enter({**moved, "progress": progress}, path, loop.ended, clock_of, exempt, OF_NODES)

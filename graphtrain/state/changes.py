@@ -57,7 +57,9 @@ class StateChanges(NamedTuple):
 NO_CHANGES = StateChanges({}, [])
 
 
-def changes(snapshot: StateSnapshot, data: str | None = None, states: Mapping[str, Any] | None = None) -> StateChanges:
+def changes_since(
+    snapshot: StateSnapshot, data: str | None = None, states: Mapping[str, Any] | None = None
+) -> StateChanges:
     """What has changed since a snapshot.
 
     Arguments:
@@ -216,7 +218,7 @@ def _lines_about_modules(known: Collection[str], assigned: Collection[str]) -> I
 # ---- restoring
 
 
-def restore(
+def restore_changes(
     snapshot: StateSnapshot,
     section: Mapping[str, Any],
     data: str | None = None,

@@ -1,4 +1,4 @@
-"""Write and read one checkpoint: a folder that is written atomically, and verified by checksums when it is read."""
+"""Write and read one checkpoint: a folder that appears atomically, and is verified by checksums when it is read."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ class Checkpoint:
     """A checkpoint that was read and verified.
 
     Attributes:
+        path: its folder.
         manifest: its metadata: position, digest, graph, versions, ...
-        sections: the state: section -> name -> state. A tensor that is sharded over ranks is a `Piece`, without values.
+        sections: section -> name -> state. A tensor that is sharded over ranks is a `Piece`, without values.
         rank: the rank whose state this is.
         rank_states: rank -> state of the ranks from which this one takes running means and values in transit. Empty
             unless the number of ranks has changed.
@@ -40,20 +41,20 @@ class Checkpoint:
 
     @property
     def digest(self) -> str:
-        """The digest of the state, as it was saved."""
+        """The digest of the saved state of this rank."""
         digests = self.manifest.digests or [self.manifest.digest]
         return digests[self.rank]
 
 
 @contextmanager
 def new_folder(path: Path, abandoned: Event) -> Iterator[Path]:
-    """A temporary folder that becomes a checkpoint at the end of the context: flushed to the disk, then renamed.
+    """A context with a temporary folder, which becomes a checkpoint at its end: flushed to the disk, then renamed.
 
     Arguments:
-        abandoned: once it is set, this does not become a checkpoint.
+        abandoned: if it is set by then, the folder is removed instead.
 
     Raises:
-        CheckpointError: the disk refuses, or the checkpoint was abandoned. The folder is removed, unless only the last
+        CheckpointError: writing fails, or the checkpoint was abandoned. The folder is removed, unless only the last
             step, the flush of its parent, fails.
     """
     temporary = temporary_name(path)
@@ -73,14 +74,14 @@ def new_folder(path: Path, abandoned: Event) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the manifest of a new checkpoint, once all other files are written."""
+    """Write the manifest of a new checkpoint, after all its other files."""
     body = msgpack.packb({"format": FORMAT, **vars(manifest)}, use_bin_type=True, unicode_errors="backslashreplace")
     outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
     write_file(folder / MANIFEST_FILE, [outer])
 
 
 def reason_of(error: BaseException) -> str:
-    """Why the disk refused, as text."""
+    """The reason why writing failed, as text."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -93,23 +94,23 @@ def read_checkpoint(
     *,
     together: bool = False,
 ) -> Checkpoint:
-    """Read a checkpoint folder, or the part of it that one of several ranks needs.
+    """Read and verify a checkpoint, or the part of it that one of several ranks needs.
 
     Arguments:
         manifest: its manifest, if already read. Default: it is read.
-        rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank.
+        rank: the rank whose state is read; that of rank 0 if the checkpoint has no such rank. Default: 0.
         world_size: the number of ranks that resume from it. Default: the number that wrote it.
-        together: True if all ranks read it, each verifies the checksums of some files, and they tell each other then.
-            Default: this process verifies all.
+        together: True if all ranks read it at once and exchange the outcome: each then verifies the checksums of some
+            of the files. Default: this process verifies all.
 
     Raises:
-        CheckpointError: any file is missing, torn or altered.
+        CheckpointError: a file is missing, truncated or altered.
     """
     manifest = read_manifest(path) if manifest is None else manifest
     saved = manifest.ranks
     if world_size in (None, saved):
         ranks = [rank if rank < saved else 0]
-    elif rank == 0:  # gets what is summed over all ranks
+    elif rank == 0:  # it gets the sums over all ranks
         ranks = [*range(saved)]
     else:
         ranks = sorted({0, min(rank, saved - 1)})

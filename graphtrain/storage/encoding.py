@@ -1,8 +1,8 @@
-"""Values as plain data and tensors, and back: data, never code.
+"""Encode values as plain data and tensors, and decode them: data only, never code.
 
-What msgpack has is written as it is: None, booleans, numbers, text, bytes, lists, and mappings by text. Any other value
-is `{"": [type, part, ...]}`, of one of the types below. An object that can be changed is encoded once; where it is met
-again, there is a reference. Values are restored bitwise, and tensors with their strides.
+None, booleans, numbers, strings, bytes, lists, and dictionaries with string keys are written as msgpack has them. Any
+other value is `{"": [type, part, ...]}`, with a type of `value_types.py`. A mutable object is encoded once; further
+occurrences are references. Values are restored bitwise, and tensors with their strides.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_CHARACTERS = 200
 
 
 class UnsaveableError(CheckpointError):
-    """A value that cannot be encoded; `path` says where it is, `reason` why."""
+    """A value that cannot be encoded: `path` is where it is, `reason` is why."""
 
     def __init__(self, path: str, reason: str, hint: str = "") -> None:
         self.path, self.reason = path, reason
@@ -44,11 +44,11 @@ class UnsaveableError(CheckpointError):
 
 @dataclass(eq=False, slots=True)
 class SavedTensor:
-    """A tensor in encoded data, of which a file holds the values.
+    """A tensor in encoded data, whose values are in a file.
 
     Attributes:
-        name: in the file; before it is written, its path in what is encoded.
-        piece: of what tensor it is the part of this rank, if one is sharded over ranks.
+        name: its name in the file; before it is written, its path in the encoded value.
+        piece: for the local part of a tensor that is sharded over ranks, how that is divided. Default: None.
     """
 
     tensor: torch.Tensor
@@ -58,10 +58,11 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A value that is encoded by references to objects, which only a process with these objects can decode.
+    """A value encoded with references to objects of the run: only a process with these objects can decode it.
 
     Attributes:
-        part: its name, by which others refer to what is in it.
+        part: its name, for references to objects in it.
+        data: the encoded value.
     """
 
     part: str
@@ -70,10 +71,12 @@ class Encoded:
 
 @dataclass
 class Tensors:
-    """The tensors of one file, by name.
+    """The tensors of one file.
 
     Attributes:
-        pieces: of those that are parts of tensors which are sharded over ranks, by name.
+        file: the name of the file, without its suffix.
+        named: name -> tensor.
+        pieces: name -> how the tensor is divided, for local parts of tensors that are sharded over ranks.
     """
 
     file: str
@@ -81,7 +84,7 @@ class Tensors:
     pieces: dict[str, Piece] = field(default_factory=dict)
 
     def pack(self, data: Any) -> bytes:
-        """Encoded data as bytes; its tensors are added to the file, and referred to by name."""
+        """Convert encoded data to bytes; its tensors are added to the file, and replaced by their names in it."""
         packed: bytes = msgpack.packb(data, default=self._extension, unicode_errors="surrogatepass")
         return packed
 
@@ -116,11 +119,11 @@ def pack(value: Any, path: str, tensors: Tensors) -> bytes:
 
 
 def unpack(data: bytes, tensors: Mapping[str, torch.Tensor] | None = None, file: str = "") -> Any:
-    """Decode what `pack` wrote. The tensors become part of the value: do not change them afterwards.
+    """Decode what `pack` returned. The tensors become part of the value: do not change them afterwards.
 
     Arguments:
-        tensors: those that are referred to, by name.
-        file: that they are in.
+        tensors: name -> tensor, for those in the value. Default: it has none.
+        file: the name of the file that they are in.
 
     Raises:
         ValueError: the bytes are not a valid encoding.
@@ -143,16 +146,16 @@ def unpack(data: bytes, tensors: Mapping[str, torch.Tensor] | None = None, file:
 
 
 def tagged(name: str, *parts: Any) -> dict[str, Any]:
-    """The form of a value of a type that msgpack does not have."""
+    """The encoding of a value of a type that msgpack does not have."""
     return {"": [name, *parts]}
 
 
 class Encoder:
-    """Encodes values, which may have objects in common.
+    """Encodes values, which may share objects.
 
     Attributes:
-        keeps_order: True to keep the order of numbers in a set, which depends on how they came into it.
-        refuses_graphs: False to save the values of tensors that are part of a graph.
+        keeps_order: True to keep the order of numbers in a set, which depends on how they were added. False: sort them.
+        refuses_graphs: True to refuse tensors that are part of an autograd graph. False: save their values.
     """
 
     keeps_order, refuses_graphs = False, True
@@ -163,20 +166,21 @@ class Encoder:
         self._numbers: dict[int, tuple[str, int]] = {}  # identity -> part, and number there
 
     def add(self, value: Any) -> None:
-        """Number an object: after what it is made of, and before what is put into it, as the decoder counts."""
+        """Number an object, in the order in which the decoder creates objects: before its contents."""
         shared = self._shared[self._part]
         self._numbers[id(value)] = self._part, len(shared)
         shared.append(value)
 
     def describe(self, value: Any, path: str, depth: int) -> Any:
-        """The form of a value that is more than plain data; None for any other."""
+        """The encoding of a value that is more than plain data, by subclasses; None for plain data."""
         return None
 
     def encode(self, value: Any, path: str, depth: int = 0) -> Any:
-        """Plain data with `SavedTensor`s.
+        """Encode a value as plain data with `SavedTensor`s.
 
         Arguments:
-            path: for messages, and for the names of tensors: the same in every process.
+            path: where the value is, for messages and for the names of tensors: the same in every process.
+            depth: how deep it is nested.
 
         Raises:
             UnsaveableError: something in it cannot be encoded.
@@ -216,7 +220,7 @@ class Encoder:
     def _with_parts(self, value: Any, encoding: ValueType, path: str, depth: int) -> Any:
         is_set = isinstance(value, set | frozenset)
         if (is_set or isinstance(value, dict)) and any(isinstance(each, torch.Tensor) for each in value):
-            problem = "a tensor in a set, or as a key, is looked up by its identity, which a resume cannot keep"
+            problem = "a tensor in a set or as a key is found by its identity, which a resume cannot keep"
             raise UnsaveableError(path, problem, "save a list, or use its name as the key")
         try:
             parts = self._each(encoding.parts(value), path, depth) if encoding.parts is not None else []
@@ -232,10 +236,10 @@ class Encoder:
         return tagged(encoding.name, *parts)
 
     def _pairs(self, value: dict[Any, Any], path: str, depth: int) -> list[Any]:
-        """Keys and parts in turn."""
+        """Encode keys and values, alternating."""
         pairs = []
         for number, (key, part) in enumerate(value.items()):
-            # Any other key may be, or show, an address.
+            # Any other key may be an address, or have one in its text.
             is_name = type(key) is str or (type(key) is int and key < LEAST_ADDRESS)
             shown = repr(key) if is_name else f"#{number}"
             pairs.append(self.encode(key, f"{path}.keys()[{shown}]", depth + 1))
@@ -248,7 +252,7 @@ class Encoder:
         return [self.encode(part, f"{path}[{index}]", depth + 1) for index, part in enumerate(values)]
 
     def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Any:
-        # Nearly all are of this form, and there may be 100,000 of them.
+        # Nearly all tensors are plain, and there may be 100,000 of them.
         is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.dtype in TYPES
         is_plain = is_plain and not (tensor.is_conj() or tensor.is_neg() or tensor.is_nested)
         if is_plain and not (tensor.requires_grad or tensor.is_meta or placement_of(tensor) is not None):
@@ -276,7 +280,7 @@ class Encoder:
         return tagged("tensor", *parts, self.encode(gradient, f"{path}.grad", depth + 1))
 
     def _piece(self, tensor: torch.Tensor, path: str) -> Any:
-        """What this rank has of a sharded tensor, with data that is the same on all ranks."""
+        """Encode the local part of a sharded tensor; the encoding is the same on all ranks."""
         from graphtrain.storage.pieces import part_of  # which few runs need
 
         try:
@@ -288,10 +292,10 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes what an `Encoder` made.
+    """Decodes what an `Encoder` has encoded.
 
     Arguments:
-        file: that the tensors are in.
+        file: the name of the file that the tensors are in.
     """
 
     def __init__(self, file: str = "") -> None:
@@ -299,7 +303,7 @@ class Decoder:
         self._shared: dict[str, list[Any]] = {"": []}
 
     def decode(self, data: Any) -> Any:
-        """The value."""
+        """Decode a value."""
         kind = type(data)
         if kind is list:
             items = self.add([])
@@ -336,7 +340,7 @@ class Decoder:
         return value
 
     def resolve(self, name: str, parts: list[Any]) -> Any:
-        """A value that is more than plain data."""
+        """The value of an encoding that only subclasses know."""
         raise ValueError(f"unknown type {name}")
 
     def shared(self, part: str, number: int) -> Any:
@@ -364,7 +368,7 @@ def _refusal(value: Any) -> tuple[str, str]:
 
 
 def is_saveable(value: Any) -> bool:
-    """True for values of types that a checkpoint can hold."""
+    """True for values of types that a checkpoint can hold by themselves."""
     if not isinstance(value, torch.Tensor):
         return type_of(type(value)) is not None and not (isinstance(value, numpy.ndarray) and value.dtype.hasobject)
     is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
@@ -373,5 +377,5 @@ def is_saveable(value: Any) -> bool:
     )
 
 
-# The types in data that have to be decoded or numbered.
+# The types in encoded data that need decoding or numbering.
 _WITH_PARTS = frozenset({list, dict, SavedTensor})

@@ -25,7 +25,7 @@ _NUMBERS = itertools.count(1)
 
 @contextmanager
 def readable_failure(path: Path, kind: type[GraphtrainError] = CheckpointError) -> Iterator[None]:
-    """Turn an error of the disk into a readable one of graphtrain."""
+    """A context that turns an OSError into an error of graphtrain that names the path."""
     try:
         yield
     except OSError as error:
@@ -35,7 +35,7 @@ def readable_failure(path: Path, kind: type[GraphtrainError] = CheckpointError) 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No collection of garbage in a block that makes many objects: with 200,000 tensors it takes half of the time."""
+    """A context without garbage collection, for creating many objects: with 200,000 tensors, that halves the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -46,10 +46,10 @@ def uncollected() -> Iterator[None]:
 
 
 def checksum_of(pieces: Iterable[bytes | memoryview]) -> str:
-    """XXH3 (128 bits, hexadecimal; https://xxhash.com) of bytes that are in pieces.
+    """XXH3 (128 bits, hexadecimal; https://xxhash.com) of the concatenated pieces.
 
-    It finds damage and differences; it does not withstand somebody who looks for two files of one checksum. In return
-    it takes a seventh of the time of SHA-256: as long as reading from memory.
+    It detects damage and differences; it is not cryptographic, so somebody could construct two files with the same
+    checksum. It takes a seventh of the time of SHA-256: as long as reading from memory.
 
     >>> checksum_of([b"a", b"b"]) == checksum_of([b"ab"])
     True
@@ -61,7 +61,7 @@ def checksum_of(pieces: Iterable[bytes | memoryview]) -> str:
 
 
 def checksum_of_file(path: Path) -> str:
-    """The checksum of a file, as of `checksum_of`, without holding it in memory."""
+    """The checksum of a file, as by `checksum_of`; the file is not read into memory as a whole."""
     with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
@@ -70,12 +70,12 @@ def checksum_of_file(path: Path) -> str:
 
 
 def temporary_name(path: Path) -> Path:
-    """A name in the same folder, another one at each call, under which this process writes or removes a path."""
+    """A name in the same folder, a different one for each call, under which this process writes or removes a path."""
     return path.with_name(f".{path.name}.{os.getpid()}.{next(_NUMBERS)}{_TEMPORARY}")
 
 
 def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> list[Any]:
-    """Write bytes that are in pieces; returns their number and checksum, found while they are in the cache."""
+    """Write the pieces to a file; returns their size in bytes and their checksum."""
     size, digest = 0, xxhash.xxh3_128()
     for piece in pieces:
         view = memoryview(piece)
@@ -88,14 +88,14 @@ def write_pieces(file: io.FileIO, pieces: Iterable[bytes | memoryview]) -> list[
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, flush: bool = False) -> None:
-    """Replace a file atomically; a link in its place is replaced, not followed.
+    """Replace a file atomically; a symbolic link is replaced, not followed.
 
     Arguments:
-        content: as a whole, or in pieces.
+        content: the bytes, in one piece or several.
         flush: True to flush the content to the disk first. Default: False.
 
     Raises:
-        OSError: the disk refuses; nothing is left behind.
+        OSError: the file cannot be written; no temporary file is left behind.
     """
     temporary = temporary_name(path)
     try:
@@ -111,7 +111,7 @@ def replace_file(path: Path, content: bytes | Iterable[bytes | memoryview], *, f
 
 
 def write_output(path: Path, content: bytes) -> None:
-    """Write what a user has asked for: a file as by `replace_file`, but through links; a device is written to."""
+    """Write a user-requested output file: follow links, and write directly to devices such as /dev/stdout."""
     replace_file(path.resolve(), content) if path.is_file() or not path.exists() else path.write_bytes(content)
 
 

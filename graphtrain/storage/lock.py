@@ -15,20 +15,20 @@ from graphtrain.storage.files import readable_failure
 
 LOCK_FILE = ".lock"
 
-# The locks that this process holds. A forked process, such as a loader worker, shares them, and would keep them locked
-# for as long as it outlives the run, so it closes them immediately.
+# The descriptors of the locks that this process holds. A forked process, such as a loader worker, inherits them and
+# would hold the locks as long as it lives, so it closes them immediately.
 _OPEN_LOCKS: set[int] = set()
 
 
 @contextmanager
 def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock on a run directory; it is released when the process ends, however it ends.
+    """A context that holds the lock on a run directory. The system releases it too when the process ends or is killed.
 
     Arguments:
-        notify: receives a line where the file system has no locks.
+        notify: receives a message if the file system has no locks.
 
     Raises:
-        UsageError: another run has it, or the file cannot be written.
+        UsageError: another process holds the lock, or the file cannot be written.
     """
     file = folder / LOCK_FILE
     with readable_failure(file, UsageError):
@@ -38,13 +38,13 @@ def locked(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
     except BlockingIOError:
         os.close(descriptor)
         raise UsageError(
-            f"`{folder}` is being trained by {file.read_text() or 'another process'}",
+            f"`{folder}` is in use by {file.read_text() or 'another process'}, which trains there",
             "wait for it, stop it, or choose another run directory",
         ) from None
     except OSError as error:
         notify(f"`{folder}` has no locks ({error.strerror}): make sure that no second process trains there")
     _OPEN_LOCKS.add(descriptor)
-    with suppress(OSError):  # a full disk: the lock holds without a name
+    with suppress(OSError):  # a full disk: the lock works without the name of its holder
         os.ftruncate(descriptor, 0)
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {started}".encode())

@@ -21,7 +21,7 @@ T = TypeVar("T")
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
 RANK_FACTS = frozenset({"data_content", "unknown"})
-"""The fields whose values differ between ranks: `rank_facts` has those of each."""
+"""The fields whose values may differ between ranks; `rank_facts` has those of each."""
 
 _MOST_BYTES_OF_A_NAME = 255
 _NAME = re.compile(r"\d{6,}-step-\d+")
@@ -36,9 +36,9 @@ def is_file_name(name: str) -> bool:
 @final
 @dataclass(frozen=True)
 class Manifest:
-    """The metadata of a checkpoint; of one that is not written yet, what is known so far."""
+    """The metadata of a checkpoint; before it is written, what is known so far."""
 
-    files: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # name -> size and checksum, of all others
+    files: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # name -> size and checksum, of all other files
     graph: str = ""  # its canonical JSON
     graph_hash: str = ""
     position: str = ""  # the path of the next node; of the last node if the run has `ended`
@@ -47,37 +47,37 @@ class Manifest:
     step: int = 0
     epoch: float = 0
     clock_of: str = ""  # the path of the body that trains, if it is not the main graph
-    clocks: Mapping[str, float] = field(default_factory=dict)  # those around that body
-    metrics_bytes: int = 0  # the lengths of the files of metrics and of counts
-    nodes_bytes: int = 0
-    # Plain data, as of a `RunEnvironment`; `about` is from the caller.
+    clocks: Mapping[str, float] = field(default_factory=dict)  # the clocks of the graphs around that body
+    metrics_bytes: int = 0  # the length of the file of metrics
+    nodes_bytes: int = 0  # the length of the file of counts
+    # The next four are those of a `RunEnvironment`, as plain data.
     origin: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
-    seconds: Mapping[str, float] = field(default_factory=dict)  # that the run has taken so far, by activity
+    seconds: Mapping[str, float] = field(default_factory=dict)  # activity -> seconds that it has taken so far
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last recorded values
     run: str = ""  # the identity of the run
-    unknown: Sequence[str] = field(default_factory=list)  # what is not known about the saved state, one line each
-    not_finite: str = ""  # the path of a weight that is not finite; empty if all are
+    unknown: Sequence[str] = field(default_factory=list)  # a notice for everything that could not be saved
+    not_finite: str = ""  # the path of a weight that is infinite or NaN; empty if there is none
     ranked: Mapping[str, float] = field(default_factory=dict)  # metric -> value, where it was recorded
     ranked_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # node -> its metric and mode
-    follows: int = 0  # the number of the checkpoint before it, 0 for none; those in between were given up
-    hyper_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by resource and field
+    follows: int = 0  # the number of the checkpoint that the run came from, 0 for none
+    hyper_parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # resource -> field -> value
     window_ranks: int = 1  # the number of ranks that began the open window of gradients
-    ranks: int = 1  # that wrote it; if several, the next two have an entry for each
+    ranks: int = 1  # the number of ranks that wrote it; with several, the next two have an entry for each
     digests: Sequence[str] = field(default_factory=list)
     rank_facts: Sequence[Mapping[str, Any]] = field(default_factory=list)
-    not_state: Sequence[str] = field(default_factory=list)  # what the user declared not to be state
-    data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what data held, by name
+    not_state: Sequence[str] = field(default_factory=list)  # the paths that the user declared not to be state
+    data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as from `data_contents`
     differing: str = ""  # what another number of ranks takes from rank 0, in words
-    way_back: str | None = None  # the last checkpoint that a node requested; "": this one
-    returns: int = 0  # how often the run went back to a checkpoint
+    way_back: str | None = None  # the name of the last checkpoint that a node requested, to return to; "": this one
+    returns: int = 0  # how often the run has returned to a checkpoint
     sharded: bool = False  # whether tensors are sharded over ranks
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Manifest:
-        """The manifest in a table that was read; the fields that a later version has added are ignored.
+        """Create a manifest from a table that was read; unknown fields, such as those of a later version, are ignored.
 
         Raises:
             ValueError, TypeError: it is not a manifest, or names a file outside of the folder.
@@ -107,10 +107,10 @@ class SavedCheckpoint(NamedTuple):
 
     @classmethod
     def sound(cls, path: Path, manifest: Manifest | None = None) -> SavedCheckpoint:
-        """The checkpoint in a folder, after the checksums of all files were verified, none of which is kept in memory.
+        """The checkpoint in a folder, after verifying the checksums of all its files.
 
         Raises:
-            CheckpointError: a file is missing, torn or altered.
+            CheckpointError: a file is missing, truncated or altered.
         """
         manifest = manifest or read_manifest(path)
         read_files(path, manifest.files, lambda file: None)
@@ -121,8 +121,8 @@ def read_manifest(path: Path) -> Manifest:
     """Read and check the manifest of a checkpoint folder; absent fields have their defaults.
 
     Raises:
-        CheckpointError: it is missing, torn or altered.
-        UsageError: it is of a later format, and valid, so that it must not be skipped.
+        CheckpointError: it is missing, truncated or altered.
+        UsageError: it is valid, but of a later format: such a checkpoint must not be skipped.
     """
     try:
         outer = msgpack.unpackb((path / MANIFEST_FILE).read_bytes())
@@ -137,15 +137,17 @@ def read_manifest(path: Path) -> Manifest:
     except (msgpack.UnpackException, ValueError, KeyError, TypeError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else type(error).__name__
         raise CheckpointError(f"{path}: the manifest is damaged ({one_line(reason, 200)})") from None
-    raise UsageError(f"{path}: format {version} is not known to this version", "use a later graphtrain")
+    raise UsageError(
+        f"{path}: this version cannot read checkpoints of format {version}", "use the version that wrote it"
+    )
 
 
 def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[Path], T]) -> dict[str, T]:
     """Verify the checksums of files of a checkpoint folder, and read them, in parallel.
 
     Arguments:
-        files: name -> size and checksum, as in the manifest; an empty checksum for a file that another rank verifies.
-        read: called with the path of each sound file, in any thread; raises a ValueError for invalid content.
+        files: name -> size and checksum, as in the manifest; an empty checksum if another rank verifies the file.
+        read: called with the path of each verified file, in any thread; raises a ValueError for invalid content.
 
     Raises:
         CheckpointError: as for `read_file`.
@@ -162,7 +164,7 @@ def read_file(file: Path, entry: Sequence[Any], read: Callable[[Path], T]) -> T:
     """Verify the checksum of a file of a checkpoint folder, and read it; the arguments are as for `read_files`.
 
     Raises:
-        CheckpointError: it is missing, torn or altered, or has invalid content.
+        CheckpointError: it is missing, truncated or altered, or has invalid content.
     """
     size, expected = entry
     try:
@@ -177,7 +179,7 @@ def read_file(file: Path, entry: Sequence[Any], read: Callable[[Path], T]) -> T:
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
-    """What is named like a checkpoint in a folder, oldest first, sound or not."""
+    """The paths in a folder that are named like a checkpoint, oldest first, whether valid or not."""
     names = filter(_NAME.fullmatch, os.listdir(folder) if folder.is_dir() else ())
     return sorted(map(folder.joinpath, names), key=checkpoint_number)
 

@@ -1,8 +1,8 @@
 """Resolve names and paths to checkpoints, and read the graphs saved there; without torch.
 
 A checkpoint is named by its path, or by ``RUN/best``, ``RUN/best:NODE`` (as that node ranks them), ``RUN/newest`` or
-``RUN/NAME``, where NAME is that of its folder; inside a run directory, the bare name is enough. A run directory alone
-stands for its newest sound checkpoint.
+``RUN/NAME``, where NAME is that of its folder; inside a run directory, the bare NAME is enough. A run directory alone
+means its newest valid checkpoint.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def _ignore(line: str) -> None:
 
 
 def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]:
-    """The checkpoints that a run has come through, the newest first. Only their manifests are read.
+    """The checkpoints that lead to the newest one of a run, the newest first. Only their manifests are read.
 
     Arguments:
-        notify: receives a line for every one that is left out. Default: nothing is reported.
+        notify: receives a message for every checkpoint that is skipped. Default: nothing is reported.
 
     Raises:
         UsageError: one was written by a later version.
     """
-    paths = checkpoint_paths(run / CHECKPOINTS_FOLDER)  # first: a run that goes on meanwhile adds rows
+    paths = checkpoint_paths(run / CHECKPOINTS_FOLDER)  # before the rows: an active run adds some meanwhile
     metrics, newest = run / METRICS_FILE, math.inf
     length = metrics.stat().st_size if metrics.exists() else math.inf
     begun = {start.get("run") for start in read_starts(run)}
@@ -61,8 +61,8 @@ def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]
             notify(f"skipped a damaged checkpoint: {error.message}")
             continue
         if begun and manifest.run and manifest.run not in begun:
-            notify(f"skipped {path}: it is of another run")
-        # A run that is resumed from an earlier checkpoint cuts the rows of metrics at once.
+            notify(f"skipped {path}: it belongs to another run")
+        # A run that is resumed from an earlier checkpoint truncates the rows of metrics at once.
         elif manifest.metrics_bytes > length or checkpoint_number(path) > newest:
             notify(f"skipped {path}: the run was resumed from an earlier checkpoint")
         else:
@@ -71,14 +71,14 @@ def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]
 
 
 def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _ignore) -> T:
-    """Read the newest sound checkpoint of a run. One with weights that are not finite only if no other can be read.
+    """Read the newest valid checkpoint of a run; one with weights that are not finite only if no other can be read.
 
     Arguments:
-        read: reads a checkpoint, given its manifest; a CheckpointError that it raises skips it.
-        notify: receives a line for every checkpoint that is skipped. Default: nothing is reported.
+        read: reads a checkpoint from its path and manifest; if it raises a CheckpointError, the next one is tried.
+        notify: receives a message for every checkpoint that is skipped. Default: nothing is reported.
 
     Raises:
-        UsageError: there is none; and as for `lineage_in`.
+        UsageError: there is none, or one was written by a later version.
     """
     passed: list[SavedCheckpoint] = []
     for checkpoint in itertools.chain(lineage_in(run, notify), passed):
@@ -92,7 +92,7 @@ def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _
             continue
         for path, manifest in () if checkpoint.manifest.not_finite else passed:
             why = f"`{manifest.not_finite}` is not finite; --resume {path.name} resumes from it anyway"
-            notify(f"passed over {path}: {why}")
+            notify(f"skipped {path}: {why}")
         return result
     if not (count := len(checkpoint_paths(run / CHECKPOINTS_FOLDER))):
         raise UsageError(f"there is no checkpoint in `{run}`", "name the directory of a run that has saved")
@@ -104,7 +104,7 @@ def newest_in(run: Path, read: Callable[[Path, Manifest], T], notify: Notify = _
 
 
 def _named(path: Path) -> tuple[Path, str] | None:
-    """The run and the name in ``RUN/NAME`` or ``RUN/best:stage/checkpoint``; None if no run has such a checkpoint."""
+    """The run and the name in ``RUN/NAME`` or ``RUN/best:stage/checkpoint``; None if there is no such checkpoint."""
     run, best, node = path.as_posix().rpartition(f"{BEST}:")
     run, name = (run or ".", best + node) if best and run[-1:] in ("", "/") else (str(path.parent), path.name)
     folder = os.path.join(run, CHECKPOINTS_FOLDER)  # by text: `Path` raises for names that are too long
@@ -114,12 +114,12 @@ def _named(path: Path) -> tuple[Path, str] | None:
 
 
 def checkpoint_folder(name: str | Path, run: Path | None = None, notify: Notify = _ignore, *, hint: str = "") -> Path:
-    """The folder of the checkpoint that a name or a path stands for; a folder that exists is returned as it is.
+    """The folder of the checkpoint with this name or path; an existing folder is returned as it is.
 
     Arguments:
-        run: a run directory, whose checkpoints have bare names too. Default: none.
-        notify: receives a line for every checkpoint that is skipped. Default: nothing is reported.
-        hint: what to do where the run has no checkpoint. Default: no hint.
+        run: a run directory, whose checkpoints may be named by their bare names. Default: none.
+        notify: receives a message for every checkpoint that is skipped. Default: nothing is reported.
+        hint: the remedy in the error if the run has no checkpoint. Default: none.
 
     Raises:
         UsageError: there is no such checkpoint.
@@ -159,14 +159,14 @@ def holds_a_graph(path: Path) -> bool:
 
 
 def saved_graph(path: str | Path, notify: Notify = _ignore) -> EditableGraph:
-    """The graph of a checkpoint, or of the newest sound one in a run directory, whose files are verified.
+    """The graph of a checkpoint, or of the newest valid one in a run directory. Its files are verified.
 
     Arguments:
-        notify: receives a line for every checkpoint that is skipped. Default: nothing is reported.
+        notify: receives a message for every checkpoint that is skipped. Default: nothing is reported.
 
     Raises:
         UsageError: there is no checkpoint.
-        CheckpointError: the named one is not sound.
+        CheckpointError: the named checkpoint is damaged.
     """
     path = checkpoint_folder(path, notify=notify, hint="name the directory of a run that has saved")
     is_run = not (path / MANIFEST_FILE).is_file()
@@ -174,10 +174,10 @@ def saved_graph(path: str | Path, notify: Notify = _ignore) -> EditableGraph:
 
 
 def graph_of(path: Path, manifest: Manifest) -> EditableGraph:
-    """The graph in a manifest; `path` is that of its checkpoint, for the message.
+    """The graph in a manifest; `path` is the checkpoint, for the message.
 
     Raises:
-        CheckpointError: it cannot be read.
+        CheckpointError: the graph cannot be read.
     """
     try:
         return EditableGraph.from_json(manifest.graph)

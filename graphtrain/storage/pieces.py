@@ -1,7 +1,7 @@
-"""Tensors that are sharded over ranks along one dimension: which part of the whole each rank has, and their files.
+"""Tensors that are sharded over ranks along one dimension: which part each rank has, and the files of the parts.
 
-What is encoded of a piece has no rank in it, so that it is the same on all ranks, and written once: the part that a
-rank has follows from its number.
+The encoding of a sharded tensor is the same on all ranks, and written once: which part a rank has follows from its
+number.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Piece:
     """A tensor that is divided among ranks.
 
     Attributes:
-        shape: of the whole tensor.
-        dimension: the one that is divided, as `torch.chunk` does; None where every rank has the whole.
-        count: in how many parts it is divided; the first ranks have one of each.
-        requires_grad: as the tensor had it.
-        like: in a checkpoint, whose files have the values: an empty tensor of its type, on its device.
-        name: in those files.
+        shape: that of the whole tensor.
+        dimension: the dimension that is divided, as by `torch.chunk`; None if every rank has the whole.
+        count: the number of parts; rank i has part i, and further ranks have none.
+        requires_grad: as for the tensor. Default: False.
+        like: only when read from a checkpoint: an empty tensor of its dtype, on its device.
+        name: only when read from a checkpoint: its name in the files of parts.
 
     >>> piece = Piece((5, 2), 0, count=2)
     >>> [piece.part(torch.arange(10).view(5, 2), rank).tolist() for rank in range(2)]
@@ -44,14 +44,14 @@ class Piece:
     name: str = ""
 
     def bounds(self, rank: int, count: int) -> tuple[int, int]:
-        """Where the part of a rank begins and ends along the dimension, if there are so many parts."""
+        """Where the part of a rank begins and ends along the dimension, if it is divided into `count` parts."""
         assert self.dimension is not None, "there are parts"
         size = self.shape[self.dimension]
         length = -(-size // count)
         return min(rank % count * length, size), min((rank % count + 1) * length, size)
 
     def part(self, whole: torch.Tensor, rank: int) -> torch.Tensor:
-        """What a rank has of the whole, in its memory."""
+        """The part of a rank, as a view of the whole tensor."""
         if self.dimension is None:
             return whole
         start, stop = self.bounds(rank, self.count)
@@ -59,17 +59,17 @@ class Piece:
 
 
 def part_of(tensor: torch.Tensor) -> tuple[torch.Tensor, Piece]:
-    """What this rank has of a sharded tensor, and how it is divided.
+    """The local part of a sharded tensor, and how the tensor is divided.
 
     Raises:
-        ValueError: no checkpoint can hold it.
+        ValueError: a checkpoint cannot hold it.
     """
     from graphtrain.ranks import sharded  # where there is one, it was imported
 
     local = sharded.local_of(tensor)
     if tensor.dtype not in TYPES or not local.is_contiguous():
         detail = "" if local.is_contiguous() else ", with gaps in memory"
-        raise ValueError(f"it is sharded over ranks and of {tensor.dtype}{detail}, which no file of pieces can hold")
+        raise ValueError(f"it is sharded over ranks and of {tensor.dtype}{detail}, which no file of parts can hold")
     dimension = sharded.divided_dimension(tensor)
     count = 1 if dimension is None else tensor.device_mesh.size()  # type: ignore[attr-defined]
     piece = Piece(tuple(tensor.shape), dimension, count, tensor.requires_grad)
@@ -77,20 +77,20 @@ def part_of(tensor: torch.Tensor) -> tuple[torch.Tensor, Piece]:
 
 
 def file_of_pieces(rank: int) -> str:
-    """The name of the file of a rank's parts of sharded tensors."""
+    """The name of the file with the parts of a rank of sharded tensors."""
     return f"rank.{rank:05d}.sharded.safetensors"
 
 
 @final
 class PieceFiles:
-    """The files of the parts of sharded tensors in a checkpoint, whose checksums were verified."""
+    """The files of the parts of sharded tensors in a checkpoint; their checksums have been verified before."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._open: Any = functools.cache(lambda rank: safetensors.safe_open(path / file_of_pieces(rank), "pt"))
 
     def part(self, piece: Piece, rank: int = 0, count: int = 1) -> torch.Tensor:
-        """The part of a tensor that a rank has if it is divided in so many. Default: the whole.
+        """Read the part of a rank, if the tensor is divided into `count` parts now. Default: the whole tensor.
 
         Raises:
             CheckpointError: the files do not hold it.

@@ -1,4 +1,4 @@
-"""Files of predictions: a line for each sample, or a file of tensors for each batch; a resume keeps those before it."""
+"""Files of predictions: a line for each sample, or a file of tensors for each batch; a resume continues them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ LINES_SUFFIX = ".jsonl"
 
 @final
 class Predictions:
-    """The predictions of one run; nothing is written before `open`. Until `finish` its name has the suffix ``.part``.
+    """The file or folder of the predictions of a run. Until `finish`, its name has the suffix ``.part``.
+
+    Nothing is written before `open`. Each method raises a CheckpointError if writing fails.
 
     Arguments:
         path: a file that ends in ``.jsonl``; or a folder, in which each batch has a file of tensors.
 
     Raises:
-        UsageError: it has another suffix, or the folder around it does not exist.
-        CheckpointError: each method raises it if the disk refuses.
+        UsageError: it has another suffix, or its parent folder does not exist.
 
     Attributes:
         are_lines: True for a file of lines; False for a folder of tensors.
@@ -38,18 +39,22 @@ class Predictions:
                 "a folder gets a file of tensors for each batch; jsonl has a line of JSON for each sample",
             )
         if not self.path.parent.is_dir():
-            raise UsageError(f"predictions_file: there is no folder `{self.path.parent}`", "make it first")
+            raise UsageError(f"predictions_file: there is no folder `{self.path.parent}`", "create it first")
 
     def open(self, samples: int, size: int) -> None:
-        """Keep the first samples, which have so many bytes as lines; a new run has none.
+        """Open for more predictions, after those that a checkpoint counts; later ones are removed.
+
+        Arguments:
+            samples: the number of samples to keep; 0 for a new run.
+            size: their size in bytes, as lines.
 
         Raises:
-            UsageError: the path exists and is not of this run, or the lines were changed.
+            UsageError: the path exists and does not belong to this run, or the file of lines is shorter than `size`.
         """
         with readable_failure(self.path):
             if self.path.exists() and not samples:
                 raise UsageError(f"`{self.path}` exists; a file is never overwritten", "remove it, or choose another")
-            if self.path.exists():  # interrupted before the end of the run was saved
+            if self.path.exists():  # interrupted after `finish`, before the end of the run was saved
                 self.path.rename(self._part)
             if self.are_lines:
                 RowsFile(self._part).cut(size)
@@ -60,10 +65,11 @@ class Predictions:
                     file.unlink()
 
     def append(self, first: int, content: bytes) -> None:
-        """Add the predictions of a batch: lines, or a file of tensors.
+        """Append the predictions of a batch.
 
         Arguments:
-            first: how many samples there are before them.
+            first: the number of samples before this batch.
+            content: lines, or the content of a file of tensors.
         """
         with readable_failure(self.path):
             if not self.are_lines:
@@ -73,7 +79,7 @@ class Predictions:
                 file.write(content)
 
     def finish(self) -> None:
-        """Give them their final name."""
+        """Rename the file or folder to its final name."""
         with readable_failure(self.path):
             if self._part.exists():  # else the run was interrupted after this
                 self._part.rename(self.path)

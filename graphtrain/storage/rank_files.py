@@ -1,14 +1,14 @@
-"""The files of a checkpoint: tensors that are the same on all ranks are written once, and each rank writes its own.
+"""The files of a checkpoint: rank 0 writes the tensors that are equal on all ranks, each rank writes its others.
 
 | file | what is in it |
 | --- | --- |
-| `model.safetensors` | tensors of `model` that are the same on all ranks |
+| `model.safetensors` | tensors of `model` that are equal on all ranks |
 | `state.msgpack`, `rank.00001.msgpack` | everything but tensors, of rank 0 and of rank 1 |
-| `rank.00001.safetensors` | tensors that are rank 1's own, as `file/name` |
-| `rank.00001.sharded.safetensors` | its pieces of tensors that are sharded over ranks, in the same way |
+| `rank.00001.safetensors` | tensors that differ from those of other ranks, of rank 1, as `file/name` |
+| `rank.00001.sharded.safetensors` | the parts of rank 1 of tensors that are sharded over ranks, as `file/name` |
 
-With one process, everything is the same on all ranks. A file that is the same as in the checkpoint before is a hard
-link to it, so that frozen weights are stored once.
+With one process, everything counts as equal. A file that equals that in the previous checkpoint becomes a hard link to
+it, so that frozen weights are stored once.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from graphtrain.storage.tensor_files import TENSOR_SUFFIX, StagedTensor, file_of
 _OWN_TENSORS = "rank.{:05d}.safetensors"
 _OF_A_RANK = re.compile(r"rank\.\d{5,}\.(msgpack|safetensors|sharded\.safetensors)")
 REACHABLE = "reachable"  # the section of what has changed since `setup`
-# Sections that a resume reads from other ranks too: they are summed, or given to the rank of the same number.
+# The sections that a resume with another number of ranks reads from several ranks.
 OF_RANKS = ("metrics", "progress", "slots", LOCAL)
 
 
 def _parts_file(rank: int) -> str:
-    """The file of everything but tensors."""
+    """The name of the file of everything but tensors."""
     return f"rank.{rank:05d}.msgpack" if rank else STATE_FILE
 
 
 def common_names(digests: Sequence[Mapping[str, str]]) -> set[str]:
-    """What is bitwise equal on all ranks, by the names in their digests."""
+    """The names with bitwise equal values on all ranks, given the digests of each."""
     return {name for name, digest in digests[0].items() if all(each.get(name) == digest for each in digests)}
 
 
@@ -57,11 +57,11 @@ def write_files(
     """Write and flush the files of one rank; returns the size and checksum of each, by name.
 
     Arguments:
-        common: what is equal on all ranks, which rank 0 writes. Default: everything, as in one process.
-        previous: the checkpoint before, to whose files those that are the same become hard links. Default: none.
+        common: the names that are equal on all ranks, which rank 0 writes. Default: everything, as in one process.
+        previous: the previous checkpoint; files that are the same become hard links to it. Default: none.
 
     Raises:
-        OSError: the disk refuses, or the folder does not exist for this rank.
+        OSError: writing fails, or this rank does not see the folder.
     """
     tensors: dict[str, dict[str, StagedTensor]] = {}
     contents: dict[str, Sequence[Bytes]] = {}
@@ -87,7 +87,7 @@ def write_files(
 
 
 def _linked(path: Path, previous: Path, entry: Sequence[Any]) -> bool:
-    """Replace a file by a hard link to that of another checkpoint; False if that is damaged, or there are no links."""
+    """Replace a file by a hard link to that in another checkpoint; False if that is damaged, or linking fails."""
     link = temporary_name(path)
     try:
         read_file(previous / path.name, entry, functools.partial(os.link, dst=link, follow_symlinks=False))
@@ -124,7 +124,7 @@ def manifest_of(
 
 
 def _differing(state: StagedState, common: Collection[str]) -> str:
-    """What is not the same on all ranks and that another number of them takes from rank 0, in words."""
+    """What differs between ranks, so that a resume with another number of ranks takes it from rank 0; in words."""
 
     def differing_tensors(file: str) -> list[str]:
         names = state.tensors(file).keys() - state.pieces.get(file, {})
@@ -138,7 +138,7 @@ def _differing(state: StagedState, common: Collection[str]) -> str:
 
 
 def digest_of_ranks(digests: Sequence[str]) -> str:
-    """The digest of a run, of those of all its ranks."""
+    """The digest of a run, computed from those of its ranks."""
     return digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
@@ -148,7 +148,9 @@ def write_file(
     """Write and flush a new file; returns its size and checksum.
 
     Arguments:
-        previous: a folder, to whose file of that name it becomes a hard link if its size and checksum are `known`.
+        previous: a folder with a file of that name, to which the new one becomes a hard link if they are the same.
+            Default: none.
+        known: the size and checksum of the file in that folder. Default: unknown, so that no link is made.
     """
     # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:
@@ -165,7 +167,7 @@ def read_state(
     path: Path,
     manifest: Manifest,
     ranks: Sequence[int],
-    share: tuple[int, int] = (0, 1),
+    reader: tuple[int, int] = (0, 1),
     *,
     in_place: bool = False,
 ) -> dict[int, dict[str, dict[str, Any]]]:
@@ -173,13 +175,14 @@ def read_state(
 
     Arguments:
         ranks: the state of the first is read completely; of the others, only the sections in `OF_RANKS`.
-        share: this reader, and how many there are, of which each verifies the checksums of some files.
+        reader: the number of this process, and how many read the checkpoint at once; each verifies the checksums of
+            some of the files. Default: this process verifies all.
         in_place: as for `read_tensors`.
 
     Raises:
-        CheckpointError: a file is missing, torn or altered, or does not hold the state of these ranks.
+        CheckpointError: a file is missing, truncated or altered, or does not hold the state of these ranks.
     """
-    listed, (number, count) = manifest.files, share
+    listed, (number, count) = manifest.files, reader
     named = [file_of_pieces(0), *map(_OWN_TENSORS.format, ranks), *map(_parts_file, ranks)]
     wanted = {name for name in listed if name in named or not _OF_A_RANK.fullmatch(name)}
 
@@ -201,7 +204,7 @@ def read_state(
 def _joined(
     path: Path, files: Mapping[str, Any], rank: int, sections: Collection[str] | None
 ) -> dict[str, dict[str, Any]]:
-    """The state of a rank, in some sections or all, from the tensors or the bytes of files, by their names."""
+    """The state of a rank from the tensors or bytes of files by name; all sections, or only some."""
     tensors: dict[str, dict[str, torch.Tensor]] = {
         physical.removesuffix(TENSOR_SUFFIX): dict(file)
         for physical, file in files.items()

@@ -19,7 +19,7 @@ _moment_of = operator.attrgetter(
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints of a run a node keeps. Of several nodes, each keeps its own.
+    """Which checkpoints of a run a node keeps. With several nodes, a checkpoint stays if any of them keeps it.
 
     Arguments:
         keep: how many of the newest are kept, at least 1. Default: 2.
@@ -34,7 +34,7 @@ class Retention:
     keep_best: int = 1
 
     def is_among_best(self, value: float, earlier: Sequence[float]) -> bool:
-        """True if a value is among the `keep_best` best, given the earlier values; NaN never is.
+        """True if a value is among the `keep_best` best of it and the earlier values; NaN never is.
 
         >>> Retention(best="loss", keep_best=2).is_among_best(0.3, [0.2, 0.3])
         False
@@ -42,7 +42,7 @@ class Retention:
         return len(earlier) in self.ranked(dict(enumerate([*earlier, value])))[: self.keep_best]
 
     def ranked(self, values: Mapping[T, float]) -> list[T]:
-        """The names of values, best first; equal ones in their order. NaN is left out.
+        """The names of values, best first; equal values in their order. NaN is left out.
 
         >>> Retention(best="accuracy", best_mode="max").ranked({"a": 0.5, "b": 0.7, "c": 0.5})
         ['b', 'a', 'c']
@@ -52,32 +52,32 @@ class Retention:
 
 
 class Ranking(NamedTuple):
-    """The checkpoints with a value of the metric by which a node ranks them: name -> value, the best first."""
+    """How a node ranks checkpoints: the metric, and name -> value, the best first."""
 
     metric: str
     values: Mapping[str, float]
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The name of the best with its value and the metric; None if there is none."""
+        """The name of the best checkpoint, its value and the metric; None if there is none."""
         for name, value in self.values.items():
             return {"checkpoint": name, "metric": self.metric, "value": value}
         return None
 
 
 def is_replaced(newest: SavedCheckpoint, facts: Manifest) -> bool:
-    """True if a checkpoint with these facts stores once more what the newest has, as at the end of a run."""
+    """True if a checkpoint with these facts has the same state as the newest, as one at the end of a run may have."""
     before = newest.manifest
     is_same, is_worse = _moment_of(before) == _moment_of(facts), bool(facts.not_finite and not before.not_finite)
     return is_same and newest.number == facts.follows and newest.name != facts.way_back and not is_worse
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:
-    """Those that a run has come through: without those that it has given up for an earlier one.
+    """The checkpoints that lead to the newest one, without those abandoned when the run resumed from an earlier one.
 
     Arguments:
-        checkpoints: of one run, the newest first.
-        newest: the number of the checkpoint that the run has come from. Default: that of the newest.
+        checkpoints: those of one run, the newest first.
+        newest: the number of the checkpoint to begin with. Default: the newest.
     """
     lineage = []
     for checkpoint in checkpoints:
@@ -88,10 +88,10 @@ def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf)
 
 
 def rankings_of(lineage: Sequence[SavedCheckpoint]) -> dict[str, Ranking]:
-    """The ranking of each node that ranked when the newest was saved, by its path, the first node first.
+    """The ranking of each node that ranked checkpoints when the newest was saved, by its path.
 
     Arguments:
-        lineage: the checkpoints of a run, the newest first.
+        lineage: the checkpoints, the newest first, as from `lineage_of`.
     """
     rankings = {}
     for node, (metric, mode) in (lineage[0].manifest.ranked_by if lineage else {}).items():
@@ -105,13 +105,15 @@ def rankings_of(lineage: Sequence[SavedCheckpoint]) -> dict[str, Ranking]:
 def expired(
     checkpoints: Sequence[SavedCheckpoint], retentions: Mapping[str, Retention], rankings: Mapping[str, Ranking]
 ) -> list[SavedCheckpoint]:
-    """The checkpoints of a run that no node keeps, and that the newest cannot return to.
+    """The checkpoints of a run to remove: no node keeps them, and the newest does not return to them.
 
-    Of those with weights that are not finite, only the newest is kept, if there are others. What the run has given up
-    does not count; it goes once enough newer ones are kept.
+    A checkpoint with weights that are not finite is kept only if it is the newest, or if there are no others. One that
+    the run has abandoned does not count, and is removed once enough newer ones are kept.
 
     Arguments:
         checkpoints: the newest first.
+        retentions: path of a node that saves -> its rule.
+        rankings: as from `rankings_of`.
     """
     lineage, rules = lineage_of(checkpoints), [*retentions.values()] or [Retention()]
     finite = [each for each in lineage if not each.manifest.not_finite] or lineage

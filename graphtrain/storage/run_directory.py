@@ -1,4 +1,4 @@
-"""The files of a run next to its checkpoints: rows of metrics and counts, the status, and the list of starts."""
+"""The files of a run besides its checkpoints: rows of metrics and counts, the status, and the list of starts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STARTS_FILE = "starts.jsonl"
 BEST = "best"  # `RUN/best` stands for a checkpoint of the run
 CHECKPOINTS_FOLDER = "checkpoints"
 ACTIVE = ("running", "stopping")
-# The most seconds between two writes of the status while a run is active.
+# While a run is active, the status is written at least this often.
 STATUS_SECONDS = 2.0
 _NUMBERS = {int, float}
 
 
 def read_starts(path: Path) -> list[dict[str, Any]]:
-    """The starts of the run in a directory, oldest first, as far as they can be read: a kill may have cut a line."""
+    """The starts of the run in a directory, oldest first, without lines that a kill has cut."""
     starts: list[Any] = []
     with suppress(OSError):
         for line in (path / STARTS_FILE).read_bytes().splitlines():
@@ -42,18 +42,22 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
-    """The status of a run, as its process last wrote it; a UsageError if there is none, or it is damaged."""
+    """The status of a run, as its process last wrote it.
+
+    Raises:
+        UsageError: there is none, or it is damaged.
+    """
     try:
         return {**json.loads((Path(path) / STATUS_FILE).read_bytes())}
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"there is no run in `{path}`", f"a run directory holds a file {STATUS_FILE}") from None
     except (OSError, ValueError, TypeError) as error:
-        hint = "" if isinstance(error, OSError) else f"{STATUS_FILE} is damaged: remove it; a resume writes it again"
+        hint = "" if isinstance(error, OSError) else f"remove {STATUS_FILE}, which is damaged; a resume writes it again"
         raise UsageError(f"the status of `{path}` cannot be read: {error}", hint) from None
 
 
 def last_status(path: Path) -> dict[str, Any]:
-    """The status of a run; empty if there is none, or it cannot be read, as after a loss of power."""
+    """The status of a run; empty if there is none, or if it cannot be read, as after a power failure."""
     try:
         return read_status(path)
     except UsageError:
@@ -61,7 +65,11 @@ def last_status(path: Path) -> dict[str, Any]:
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
-    """Replace the status file, which other processes read, atomically; a CheckpointError if the disk refuses."""
+    """Atomically replace the status file, which other processes read.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
     plain = json_value({**status, **process_facts("written_at_unix_seconds")})
     lines = [f"  {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in plain.items()]
     with readable_failure(folder / STATUS_FILE):  # with `indent`, it takes five times as long
@@ -70,12 +78,12 @@ def write_status(folder: Path, status: Mapping[str, Any]) -> None:
 
 
 def process_facts(time_field: str) -> dict[str, Any]:
-    """What tells this process from others, and the time, in a field of this name."""
+    """The number of this process, its host, and the time in a field of this name."""
     return {"process": os.getpid(), "host": socket.gethostname(), time_field: round(time.time(), 3)}
 
 
 def best_in(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The best checkpoint of each ranking, by its name in the run, as a status has it."""
+    """The entries of a status for the best checkpoints: ``"best"``, or ``"best:NODE"`` -> checkpoint."""
     return {name: best for name, best in status.items() if name.partition(":")[0] == BEST and best}
 
 
@@ -83,13 +91,13 @@ def best_in(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 class RowsFile:
-    """Rows of plain data, one JSON object per line: metrics, counts, or starts. It is appended to, and truncated.
+    """A file of rows, one JSON object per line: metrics, counts, or starts.
 
-    Rows are written immediately. What a full disk did not take is kept, and written first when there is room again;
-    `length` and `flush` raise a CheckpointError if the disk refuses.
+    Rows are written immediately. Rows for which the disk is full are kept, and written before the next ones. `length`
+    and `flush` raise a CheckpointError if they cannot be written.
 
     Arguments:
-        path: the file; created with the first row, and open until `close`.
+        path: the file, which the first row creates, and which stays open until `close`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,7 +106,7 @@ class RowsFile:
         self._file: io.FileIO | None = None
 
     def append(self, *rows: Mapping[str, Any]) -> None:
-        """Add rows. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
+        """Append rows. NaN and infinities are written as the strings "nan", "inf" and "-inf"."""
         self._waiting += "".join([json.dumps(json_value(row)) + "\n" for row in rows]).encode()
         with suppress(OSError):
             self._write()
@@ -116,13 +124,13 @@ class RowsFile:
         self._file = None
 
     def length(self) -> int:
-        """The length of the file in bytes, after all rows so far were written."""
+        """The length of the file in bytes, after writing all rows so far."""
         with readable_failure(self._path):
             self._write()
             return self._path.stat().st_size if self._path.exists() else 0
 
     def flush(self) -> None:
-        """Flush what was written to the disk; in any thread."""
+        """Flush what was written to the disk; may be called in any thread."""
         if self._path.exists():
             with readable_failure(self._path), self._path.open("ab") as file:
                 os.fsync(file.fileno())
@@ -131,13 +139,13 @@ class RowsFile:
         """Truncate the file to `length` bytes.
 
         Raises:
-            UsageError: the file is shorter, so rows are lost.
+            UsageError: the file is shorter: rows are missing.
         """
         self._waiting = b""
         if (size := self.length()) < length:
             raise UsageError(
-                f"{self._path} has {size} bytes, but the checkpoint was made when it had {length}",
-                "it was changed since; resume from another checkpoint, or into another run directory",
+                f"{self._path} is shorter than when the checkpoint was written: {size} bytes instead of {length}",
+                "restore the file, resume from an earlier checkpoint, or fork into another run directory",
             )
         if size > length:
             with readable_failure(self._path):
@@ -146,14 +154,14 @@ class RowsFile:
     def rows(
         self, length: int | None = None, *, read: Callable[[dict[str, Any]], dict[str, Any]] = dict
     ) -> Iterator[dict[str, Any]]:
-        """The rows, one by one, but for a last one that is still being written; none where there is no file.
+        """Read the rows, without a last one that is still being written. There are none if there is no file.
 
         Arguments:
-            length: the bytes that are read. Default: all.
-            read: makes a row of the table in a line. Default: the table is one.
+            length: how many bytes are read. Default: all.
+            read: converts the JSON object of a line to a row. Default: a dictionary as it is.
 
         Raises:
-            UsageError: the file cannot be read, or a line is not a row that a run has written.
+            UsageError: the file cannot be read, or a line is not a row.
         """
         number = end = 0
         try:
@@ -170,11 +178,11 @@ class RowsFile:
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise UsageError(
                 f"{self._path}:{number} is not a row that a run has written ({error})",
-                "it was changed since; resume into another run directory, with --fork",
+                "the file was changed: restore it, or resume into another run directory with --fork",
             ) from None
 
     def numbers(self, length: int | None = None) -> list[dict[str, float]]:
-        """Rows of metrics, as of `rows`; NaN and infinities are texts in the file."""
+        """The rows of a file of metrics, as numbers; NaN and infinities are strings in the file."""
         return list(self.rows(length, read=_numbers))
 
 

@@ -31,27 +31,29 @@ from graphtrain.storage.run_directory import (
 )
 
 Lead = Callable[[Callable[[], Any]], Any]
-"""Makes a call on rank 0, and returns its result on all ranks."""
+"""Calls a function on rank 0, and returns its result on all ranks."""
 
 
 @final
 class RunFiles:
-    """The run directory of one trainer.
+    """The run directory of a trainer.
 
-    Rank 0 writes all files, except for what is each rank's own in a checkpoint. What it finds on the disk is sent to
-    all ranks, and its errors are raised on all.
+    Rank 0 writes all files, except the part of each rank in a checkpoint. What rank 0 reads is sent to all ranks, and
+    its errors are raised on all.
 
     Arguments:
+        run_dir: the directory, which is created.
         notify: receives messages for the user, one line each.
-        lead: makes a call on rank 0 and returns its result, plain data, on all ranks.
+        lead: calls a function on rank 0, and returns its result, plain data, on all ranks.
         writes: True on rank 0.
 
     Attributes:
         latest: the newest checkpoint, written or resumed from.
-        keeps_newest: True if the next checkpoint does not replace it, which is a way back from a change.
-        metrics, nodes: the files of rows and of counts.
-        path: the run directory, as given; `folder` is its absolute path, and `checkpoints` that of its checkpoints.
-        count: called when a checkpoint is taken, to append the counts so far. Default: there are none.
+        keeps_newest: True if the next checkpoint must not replace the newest, to which the user may want to return.
+        metrics, nodes: the files of metrics and of counts.
+        path: the run directory as the user named it; `folder` is its absolute path, and `checkpoints` the folder of
+            its checkpoints.
+        count: called when the state for a checkpoint is copied, to append the counts so far.
     """
 
     def __init__(self, run_dir: str | Path, notify: Callable[[str], None], *, lead: Lead, writes: bool) -> None:
@@ -66,10 +68,10 @@ class RunFiles:
         self._notify = notify
         self._run = ""
         self._process = os.getpid()
-        self._manifests: dict[Path, Manifest] = {}  # of the checkpoints that are there, as far as they were read
+        self._manifests: dict[Path, Manifest] = {}  # those read so far, of the existing checkpoints
         self._rankings: dict[str, Ranking] = {}
-        self._newest = 0  # the number of the checkpoint that the run has come from
-        self._replaced: list[SavedCheckpoint] = []  # by the one that is being written
+        self._newest = 0  # the number of the checkpoint that the run came from
+        self._replaced: list[SavedCheckpoint] = []  # which the one that is being written replaces
         self.latest: SavedCheckpoint | None = None
         self.keeps_newest = False
         lead(self._create)
@@ -80,10 +82,10 @@ class RunFiles:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock, so that no other process trains in the directory.
+        """A context that holds the lock, so that no other process trains in the directory.
 
         Raises:
-            UsageError: another one does, or has done since this trainer last held it.
+            UsageError: another process trains there, or has since this trainer last held the lock.
         """
         with ExitStack() as stack:
 
@@ -91,8 +93,8 @@ class RunFiles:
                 stack.enter_context(locked(self.folder, self._notify))
                 if self._starts_bytes not in (None, self._starts.length()):
                     raise UsageError(
-                        f"the run in `{self.path}` was resumed elsewhere since this trainer stopped",
-                        "make a new Trainer, which resumes the run as it is now",
+                        f"another process has resumed the run in `{self.path}` since this trainer stopped",
+                        "create a new Trainer, which resumes the run as it is now",
                     )
 
             self._lead(lock)
@@ -106,11 +108,13 @@ class RunFiles:
         """The checkpoint to resume from; None to start from the beginning. Called on rank 0 only.
 
         Arguments:
-            read: reads a checkpoint, given its manifest if that is known.
+            resume: as for `Trainer.run`.
+            read: reads a checkpoint from its folder, with its manifest if that was read already.
 
         Raises:
-            UsageError: "never", and the directory holds a run.
-            CheckpointError: the named checkpoint is not sound.
+            UsageError: the directory holds a run, and `resume` is "never" or names a checkpoint of another run; or
+                there is no such checkpoint.
+            CheckpointError: the named checkpoint is damaged.
         """
         remove_leftovers(self.folder)
         remove_leftovers(self.checkpoints)
@@ -126,23 +130,24 @@ class RunFiles:
         if resume == "auto" and has_checkpoints:
             return newest_in(self.folder, read, self._notify)
         if resume == "auto" and holds_a_run:
-            self._notify(f"`{self.path}` holds no sound checkpoint: the run starts from the beginning")
+            self._notify(f"`{self.path}` holds a run without a checkpoint: it starts from the beginning")
         if resume in ("auto", "never"):
             return None
         named = read(checkpoint_folder(resume, self.folder), None)
         if holds_a_run and not self.owns(named):
             raise UsageError(
-                f"`{self.path}` holds a run already, and `{resume}` is of another", "fork into a new directory"
+                f"`{self.path}` holds a run already, and `{resume}` is of another run",
+                "choose a new run directory, with --fork",
             )
         return named
 
     def owns(self, checkpoint: Checkpoint) -> bool:
-        """True for a checkpoint of this run, not of one that it is forked from."""
+        """True for a checkpoint in this run directory; False for one of a run that this is forked from."""
         return checkpoint.path.resolve().parent == self.checkpoints.resolve()
 
     @property
     def resumable(self) -> str:
-        """The name of the newest checkpoint with finite weights, or of the newest if there is none; empty for none."""
+        """The name of the checkpoint to resume from: the newest with finite weights, else the newest; "" for none."""
         saved = self._saved()
         finite = [each for each in saved if not each.manifest.not_finite]
         return next((each.name for each in finite or saved), "")
@@ -152,8 +157,8 @@ class RunFiles:
         return self.owns(checkpoint) and bool(self._lead(lambda: self.resumable == checkpoint.path.name))
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
-        """Truncate metrics, counts and rankings to those of a checkpoint, or to nothing; the rows that remain."""
-        # A fork is another run, and begins without rows.
+        """Truncate metrics, counts and rankings to those of a checkpoint, or to nothing; returns the metrics."""
+        # A fork is a new run, and begins without rows.
         owned = checkpoint if checkpoint is not None and self.owns(checkpoint) else None
         manifest = owned.manifest if owned is not None else Manifest()
         rows: list[dict[str, float]] = []
@@ -165,7 +170,7 @@ class RunFiles:
             self.metrics.cut(manifest.metrics_bytes)
             nodes_bytes = min(self.nodes.length(), manifest.nodes_bytes)
             if nodes_bytes < manifest.nodes_bytes:  # nothing depends on them
-                self._notify(f"{self.folder / NODES_FILE} is not what it was: nodes are counted from here on")
+                self._notify(f"{self.folder / NODES_FILE} was shortened: earlier counts of nodes are missing")
             self.nodes.cut(nodes_bytes)
             return manifest.run or uuid.uuid4().hex
 
@@ -175,7 +180,7 @@ class RunFiles:
         return rows if self.writes else self.metrics.numbers(manifest.metrics_bytes)
 
     def _saved(self) -> list[SavedCheckpoint]:
-        """The checkpoints that are there and can be read, the newest first. Each manifest is read once."""
+        """The existing checkpoints with a valid manifest, the newest first. Each manifest is read once."""
         manifests: dict[Path, Manifest] = {}
         for path in reversed(checkpoint_paths(self.checkpoints)):
             with suppress(CheckpointError):
@@ -184,27 +189,27 @@ class RunFiles:
         return [SavedCheckpoint(*each) for each in manifests.items()]
 
     def started(self, start: Mapping[str, Any]) -> None:
-        """Add a line to the list of starts: how the run was begun or resumed, and by what."""
+        """Append a line to the list of starts: how and by which process the run was begun or resumed."""
         if not self.writes:
             return
         with suppress(FileNotFoundError):
             self._starts.cut((self.folder / STARTS_FILE).read_bytes().rfind(b"\n") + 1)  # a kill may have cut the last
         self._starts.append({"run": self._run, **start, **process_facts("started_at_unix_seconds")})
         self._starts_bytes = self._starts.length()
-        self._starts.flush()  # else rows that survive a loss of power would be those of another program
+        self._starts.flush()  # else, after a power failure, rows could remain without the start that wrote them
 
     def setup_of(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """The hashes of what was set up in the run of a checkpoint; empty if they are unknown."""
+        """The hashes of what `setup` created in the run of a checkpoint, by path; empty if they are unknown."""
         starts = reversed(read_starts(checkpoint.path.parent.parent))
         return dict(next((start["setup"] for start in starts if "setup" in start), {}))
 
     # ---- running
 
     def noted(self, facts: Manifest) -> Manifest:
-        """Add what a checkpoint made now has to know about these files.
+        """Add the lengths of these files, and the run, to the manifest of a checkpoint.
 
         Raises:
-            CheckpointError: the disk refuses the metrics that were recorded so far.
+            CheckpointError: the metrics recorded so far cannot be written.
         """
         self.count()
         return replace(facts, metrics_bytes=self.metrics.length(), nodes_bytes=self.nodes.length(), run=self._run)
@@ -212,12 +217,12 @@ class RunFiles:
     def new(
         self, facts: Manifest, retentions: Mapping[str, Retention], values: Mapping[str, float | None]
     ) -> SavedCheckpoint:
-        """A checkpoint that will be written; may be called in any thread.
+        """The path and the manifest of a checkpoint that will be written; may be called in any thread.
 
         Arguments:
             facts: the manifest without digest and checksums.
-            retentions: of each node that saves, by its path.
-            values: of the metrics by which checkpoints are ranked, where they are known.
+            retentions: path of a node that saves -> its rule.
+            values: metric by which checkpoints are ranked -> its value; None if there is none yet.
         """
         for file in (self.metrics, self.nodes):
             file.flush()  # first, so that the checkpoint counts only rows that are on the disk
@@ -232,13 +237,13 @@ class RunFiles:
         return SavedCheckpoint(self.checkpoints / f"{number:06d}-step-{facts.step}", facts)
 
     def keep(self, new: SavedCheckpoint, retentions: Mapping[str, Retention]) -> SavedCheckpoint:
-        """Keep a checkpoint that is written, and remove those that need not be kept; may be called in any thread."""
+        """Register a checkpoint that was written, and remove those that no rule keeps; may be called in any thread."""
         self._newest, self.keeps_newest = new.number, False
         self._manifests[new.path] = new.manifest
         replaced = [each.path for each in self._replaced]
         saved = [each for each in self._saved() if each.path not in replaced]
         self._rankings = rankings_of(lineage_of(saved))
-        # Only now that it is on the disk; one by one, so that everything that should be kept exists at any moment.
+        # After the new one is on the disk, and one by one, so that those to be kept exist at any moment.
         for path in [*replaced, *[each.path for each in expired(saved, retentions, self._rankings)]]:
             removed = temporary_name(path)
             with suppress(OSError):
@@ -248,17 +253,17 @@ class RunFiles:
         return new
 
     def has_ranked(self, node: str) -> bool:
-        """True if a checkpoint has a value of the metric by which a node ranks them."""
+        """True if any checkpoint has a value of the metric by which this node ranks them."""
         return node in self._rankings and bool(self._rankings[node].values)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Write how far the run is, and which checkpoints are its newest and its best.
+        """Write the status, with the newest and the best checkpoints.
 
         Raises:
-            CheckpointError: the disk refuses.
+            CheckpointError: it cannot be written.
         """
         if not self.writes or os.getpid() != self._process:
-            return  # a process that was forked by the user's code is not the run
+            return  # a process that user code has forked is not the run
         latest, best = self.latest, dict[str, Any]({BEST: None})
         for number, (node, ranking) in enumerate(self._rankings.items()):
             best[f"{BEST}:{node}" if number else BEST] = ranking.best

@@ -1,7 +1,7 @@
-"""The state in a checkpoint, split over its files: one safetensors file per resource, one msgpack file for the rest.
+"""Split the state of a checkpoint over files: one safetensors file per resource, one msgpack file for the rest.
 
-The section `local` has what the continuation does not depend on, such as clocks and devices. All else is in the
-digest: equal digests mean bitwise equal states, on whatever devices they are.
+The section `local` has what the further training does not depend on, such as elapsed time and devices. Everything else
+is in the digest: equal digests mean bitwise equal states, on any devices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 STATE_FILE = "state.msgpack"
 LOCAL = "local"
-_DEVICES = "devices"  # the name in it of a table: file -> tensor -> device, if that is another one than the CPU
+_DEVICES = "devices"  # an entry of that section: file -> tensor -> device, for tensors that are not on the CPU
 
 # Section -> name -> state.
 Sections = Mapping[str, Mapping[str, Any]]
@@ -42,9 +42,9 @@ Bytes = bytes | memoryview
 
 @uncollected()
 def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors]]:
-    """Split a state into parts, section -> name -> msgpack bytes, and the tensors that they refer to by name.
+    """Split a state into parts, section -> name -> msgpack bytes, and the tensors to which they refer by name.
 
-    Each part of the section `resources` has its own file, under its name; every other section has one file.
+    Each resource has a tensor file of its name; every other section has one tensor file.
 
     Raises:
         UnsaveableError: something cannot be encoded; its path is named.
@@ -62,7 +62,7 @@ def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors
 
 
 def name_of_part(section: str, name: str) -> str:
-    """How a part is called: ``"progress['step']"``."""
+    """The path of a part: ``"progress['step']"``."""
     return f"{section}[{name!r}]"
 
 
@@ -71,10 +71,10 @@ def _file_of(section: str, name: str, sections: Collection[str]) -> str:
 
 
 def joined(parts: Parts, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, dict[str, Any]]:
-    """The state of which `split` made these parts, and tensors by file and name.
+    """The inverse of `split`, from its parts, and from tensors by file and name.
 
     Raises:
-        ValueError, TypeError, AttributeError: they are not of a state.
+        ValueError, TypeError, AttributeError: they are not those of a state.
     """
     local = dict(parts.get(LOCAL, {}))
     tensors = {file: dict(named) for file, named in files.items()}
@@ -99,7 +99,7 @@ def joined(parts: Parts, files: Mapping[str, Mapping[str, torch.Tensor]]) -> dic
 
 
 def local_of(sections: Sections, essential: Sections) -> dict[str, dict[str, Any]]:
-    """The section `local`: the entries that a state has beyond its essential sections, by ``"section/name"``."""
+    """The section `local`: the entries of a state that are not in its essential part, by ``"section/name"``."""
     local = {}
     for section, values in sections.items():
         for name in [name for name in values if values[name] is not essential[section].get(name)]:
@@ -111,13 +111,13 @@ def local_of(sections: Sections, essential: Sections) -> dict[str, dict[str, Any
 
 
 def state_digest(sections: Sections) -> str:
-    """The digest of everything in a state, as a checkpoint of it would have."""
+    """The digest that a checkpoint of this state would have."""
     parts, files = split(sections)
     return _digest(parts, {tensors.file: checksum_in_place(tensors) for tensors in files})
 
 
 def _digest(parts: Parts, checksums: Mapping[str, str]) -> str:
-    """The digest of parts, and of tensor files by their checksums."""
+    """The digest of parts, and of tensor files given by their checksums."""
     pieces: list[Bytes] = []
     for section, named in parts.items():
         for name, part in named.items() if section != LOCAL else ():
@@ -127,7 +127,7 @@ def _digest(parts: Parts, checksums: Mapping[str, str]) -> str:
 
 
 def _device_name(device: torch.device) -> str:
-    """The name of a device: of the current one without its number, since each rank of a host has another one."""
+    """The name of a device; that of the current one has no index, because it differs between the ranks of a host."""
     is_current = device.type == "cuda" and device.index in (None, torch.cuda.current_device())
     return device.type if is_current else str(device)
 
@@ -141,13 +141,13 @@ def _on_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
 
 @final
 class StagedState:
-    """The state of one rank as the bytes of files: a copy, which the run does not change any more.
+    """A copy of the state of one rank, as the content of files, which training no longer changes.
 
     Arguments:
-        sections: what the continuation depends on.
+        sections: what the further training depends on.
         local: the rest, as `local_of` returns it.
-        buffers: the memory that the tensors are copied to; nothing else may be staged in it before this is written.
-        weights: file -> the names of tensors in it that are weights. Default: none are known.
+        buffers: the memory to which tensors are copied; it must not be reused before this is written.
+        weights: file -> the names of the tensors in it that are weights. Default: none.
 
     Raises:
         UnsaveableError: something cannot be encoded; its path is named.
@@ -155,8 +155,8 @@ class StagedState:
     Attributes:
         parts: section -> name -> msgpack bytes.
         tensor_files: file -> its content.
-        pieces: file -> the tensors in it that are sharded over ranks, by name.
-        abandoned: once it is set, this does not become a checkpoint.
+        pieces: file -> name -> how the tensor is divided, for tensors that are sharded over ranks.
+        abandoned: set to prevent that this becomes a checkpoint.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class StagedState:
 
     @functools.cached_property
     def digests(self) -> dict[str, str]:
-        """Those that this rank sends to the others, computed once: all tensors but pieces are hashed in this thread."""
+        """The digest of each part, and of each tensor that is not sharded, to compare with those of other ranks."""
         digests = {
             f"{file}/{name}": tensor.digest()
             for file in self.tensor_files
@@ -201,10 +201,10 @@ class StagedState:
         return digests
 
     def digest(self, written: Mapping[str, Sequence[Any]]) -> str:
-        """The digest of what the continuation depends on.
+        """The digest of everything but the section `local`.
 
         Arguments:
-            written: file name -> size and checksum; files that were written whole are not hashed again.
+            written: file name -> size and checksum of the files already written, which are not hashed again.
         """
         checksums = {}
         for file, data in self.tensor_files.items():
@@ -213,5 +213,5 @@ class StagedState:
         return _digest(self.parts, checksums)
 
     def tensors(self, file: str) -> dict[str, StagedTensor]:
-        """The tensors of a file, by name; empty if this rank does not have the file."""
+        """The tensors of a file by name; empty if this rank does not have the file."""
         return staged_tensors(self.tensor_files[file]) if file in self.tensor_files else {}

@@ -1,7 +1,7 @@
-"""The strides of tensors that are not contiguous, and devices.
+"""The strides of tensors that are not contiguous.
 
-Values alone are not enough for a bitwise continuation: a sum over a slice with gaps runs in another order, and kernels
-are chosen by strides.
+Restoring values alone would not give the same bits: PyTorch chooses kernels by strides, and a sum over a tensor with
+gaps adds in another order.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import torch
 
 DEVICES = ("cuda", "mps", "mtia", "xpu")
-"""The types of devices to which a resume moves tensors, and of which it restores the random generators."""
+"""The types of devices, besides the CPU, to which a resume moves tensors and whose random generators it restores."""
 
-# A narrow column of a wide matrix would need the memory of all of it: it is stored without gaps.
+# A column of a wide matrix would need the memory of the whole matrix: it is restored without gaps.
 _MOST_MEMORY_PER_ELEMENT = 8
 _CACHE_LINE_BYTES = 64  # kernels are chosen by the offset of a tensor in one
 
 
 def placement_of(tensor: torch.Tensor) -> list[object] | None:
-    """Shape, strides, and offset in a cache line, in elements; None if it is contiguous, or they are not kept.
+    """The shape, strides, and offset in a cache line, in elements; None for a contiguous tensor, or one with wide gaps.
 
     >>> placement_of(torch.zeros(2, 5)[:, :-1])
     [[2, 4], [5, 1], 0]
@@ -38,7 +38,10 @@ def placement_of(tensor: torch.Tensor) -> list[object] | None:
 
 
 def placed(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    """A tensor of these values, without repeats, with the placement that `placement_of` returned.
+    """A tensor with these values and the placement that `placement_of` returned.
+
+    Arguments:
+        values: as `without_repeats` returned them.
 
     >>> repeated = torch.arange(3).expand(4, 3)
     >>> placed(without_repeats(repeated), *placement_of(repeated)).stride()
@@ -51,7 +54,7 @@ def placed(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], of
 
 
 def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
-    """Undo `expand`: keep one of each of the elements that a tensor repeats.
+    """Undo `expand`: keep one of the elements of each dimension with stride 0.
 
     >>> without_repeats(torch.zeros(3, 1).expand(3, 1000)).shape
     torch.Size([3, 1])
@@ -63,7 +66,7 @@ def without_repeats(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of the elements, in the order of its dimensions; those of a contiguous tensor are its own memory.
+    """The bytes of a tensor's elements in row-major order; for a contiguous tensor, a view of its memory.
 
     >>> flat_bytes(torch.zeros(5)[::5]).shape  # contiguous, with strides that torch cannot view as bytes
     torch.Size([4])

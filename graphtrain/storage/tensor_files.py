@@ -1,7 +1,7 @@
 """The tensor files of a checkpoint, staged in memory byte for byte as they will be on disk.
 
-They have the format of safetensors: a length, a header in JSON, and the bytes of each tensor. The library would make
-two further copies of everything to write them.
+They are safetensors files: a length, a header in JSON, and the bytes of each tensor. The library would need two more
+copies of everything to write them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from graphtrain.storage.value_types import TYPES
 
 TENSOR_SUFFIX = ".safetensors"
 _MOST_BYTES_OF_A_HEADER = 100_000_000  # the limit of the library
-_PIECE = 1 << 20  # bytes
+# Tensors below the second size are copied together, up to the first: both in bytes.
+_PIECE = 1 << 20
 _SMALL = 1 << 16
 
 DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 def header_of(ordered: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
-    """The bytes before the first tensor, padded to keep it aligned.
+    """The bytes of a file before its first tensor, padded so that this is aligned.
 
     Arguments:
-        ordered: name, type, shape and number of bytes of each tensor. With wide types first, each tensor begins at a
-            multiple of its width.
+        ordered: name, dtype, shape and size in bytes of each tensor. With the widest dtypes first, all are aligned.
     """
     entries: dict[str, Any] = {RESERVED: {"format": "pt"}}  # which `transformers` looks for
     end = 0
@@ -52,15 +52,15 @@ def header_of(ordered: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
 
 
 Buffers = dict[str, torch.Tensor]
-"""The memory in which checkpoints are staged, one at a time, by file. The next one reuses it: one copy of the state."""
+"""File -> the staging buffer for its content. Each checkpoint reuses those of the one before: one copy of the state."""
 
 
 @uncollected()
 def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
-    """Copy every tensor file to memory that the run does not write to; returns them by name, without the suffix.
+    """Copy the content of every tensor file to the staging buffers; returns the contents by file.
 
     Raises:
-        UnsaveableError: a file has no valid name, or more tensors than one file can hold.
+        UnsaveableError: the name of a file is not valid, or it has more tensors than a file can hold.
     """
     staged, devices = {}, set[torch.device]()
     with torch.no_grad():
@@ -76,34 +76,34 @@ def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
             _fill(block[len(header) :], ordered)
             devices |= on_devices
             staged[file] = block.numpy().data
-        for device in devices:  # once for all tensors: to wait for each copy alone takes three times as long
+        for device in devices:  # once for all tensors: waiting for each copy takes three times as long
             torch.cuda.current_stream(device).synchronize()
     return staged
 
 
 def layout_of(tensors: Tensors) -> tuple[bytes, list[torch.Tensor]]:
-    """The header of a file, and its tensors in order.
+    """The header of a file, and its tensors in their order.
 
     Raises:
-        UnsaveableError: the file has no valid name, or more tensors than one file can hold.
+        UnsaveableError: the name of the file is not valid, or it has more tensors than a file can hold.
     """
     if not is_file_name(tensors.file + TENSOR_SUFFIX):
-        raise UnsaveableError(tensors.file, "that is not a valid name for a file", "give the resource another name")
+        raise UnsaveableError(tensors.file, "its name is not valid for a file", "give the resource another name")
     named = sorted(tensors.named.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header = header_of((name, TYPES[tensor.dtype], tensor.shape, tensor.nbytes) for name, tensor in named)
     if len(header) - 8 > _MOST_BYTES_OF_A_HEADER:
-        raise UnsaveableError(tensors.file, "it has more tensors than one file can hold")
+        raise UnsaveableError(tensors.file, "it has more tensors than a file can hold")
     return header, [tensor for _, tensor in named]
 
 
 def checksum_in_place(tensors: Tensors) -> str:
-    """The checksum that the file of these tensors would have; those in host memory are not copied."""
+    """The checksum that the file of these tensors would have; tensors in host memory are not copied."""
     header, ordered = layout_of(tensors)
     return checksum_of(itertools.chain([header], (flat_bytes(each.cpu()).numpy().data for each in ordered)))
 
 
 def _fill(memory: torch.Tensor, ordered: Sequence[torch.Tensor]) -> None:
-    """Copy tensors to memory, in order, and small ones of one type together: a copy takes 2 us."""
+    """Copy tensors to memory in order; small ones of one dtype together, because each copy takes 2 us."""
     group: list[torch.Tensor] = []
     common, start, size = None, 0, 0
     for tensor in ordered:
@@ -119,31 +119,31 @@ def _fill(memory: torch.Tensor, ordered: Sequence[torch.Tensor]) -> None:
 
 
 def _join(tensors: Sequence[torch.Tensor], memory: torch.Tensor) -> None:
-    """Copy the values of tensors of one type into bytes, one after the other."""
+    """Copy the values of tensors of one dtype to memory, one after the other."""
     first = tensors[0]
     if len(tensors) == 1 and not (first.is_cpu and first.is_contiguous()):
         memory.view(first.dtype).view(first.shape).copy_(first, non_blocking=first.is_cuda)
     elif len(tensors) == 1 and first.data_ptr():  # 0.9 of the time of the call below
         ctypes.memmove(memory.data_ptr(), first.data_ptr(), first.nbytes)
-    else:  # copies memory as it is, which takes 0.85 of the time of `copy_`
+    else:  # takes 0.85 of the time of `copy_`
         flat = [tensor if tensor.dim() <= 1 else tensor.reshape(-1) for tensor in tensors]
         with torch.no_grad():  # a leaf that the user keeps may require gradients
             torch.hstack(flat, out=memory.view(first.dtype))
 
 
 class StagedTensor(NamedTuple):
-    """A tensor in the staged bytes of a file."""
+    """A tensor in the staged content of a file."""
 
     dtype: str
     shape: list[int]
     data: memoryview
 
     def digest(self) -> str:
-        """The checksum of type, shape and values."""
+        """The checksum of dtype, shape and values."""
         return checksum_of([f"{self.dtype}{self.shape}".encode(), self.data])
 
     def is_finite(self) -> bool:
-        """False if it has an infinite or NaN value."""
+        """False if a value is infinite or NaN."""
         dtype = DTYPES[self.dtype]
         if not dtype.is_floating_point or not self.data:
             return True
@@ -154,7 +154,7 @@ class StagedTensor(NamedTuple):
 
 
 def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
-    """The tensors in a file staged by `stage`, by name; they share its memory."""
+    """The tensors in the content of a file that `stage` returned, by name; they share its memory."""
     (length,) = struct.unpack("<Q", data[:8])
     header, first = json.loads(bytes(data[8 : 8 + length])), 8 + length
     return {
@@ -166,18 +166,18 @@ def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
 
 
 def file_of(tensors: Mapping[str, StagedTensor]) -> list[bytes | memoryview]:
-    """The bytes, in pieces, of a file of staged tensors, given by their names in it."""
+    """The content, in pieces, of a file of staged tensors, given by name."""
     ordered = sorted(tensors.items(), key=lambda item: (-DTYPES[item[1].dtype].itemsize, item[0]))
     header = header_of((name, tensor.dtype, tensor.shape, len(tensor.data)) for name, tensor in ordered)
     return [header, *(tensor.data for _, tensor in ordered)]
 
 
 def read_tensors(path: Path, *, in_place: bool = False) -> dict[str, torch.Tensor]:
-    """Read the tensors of a file by name, each into its own memory.
+    """Read the tensors of a file by name.
 
     Arguments:
-        in_place: True to leave them in the memory of the file; what is written to them is not written to the file. Use
-            them soon: if the file becomes shorter, the system ends the process. Default: False.
+        in_place: True to map the file to memory instead of reading it. Writing to such a tensor does not change the
+            file; but if the file is truncated, reading from one ends the process. Default: False.
 
     Raises:
         ValueError: it is not a tensor file.

@@ -1,4 +1,4 @@
-"""The types of values that encoded data can have, beyond those of msgpack: what they are made of, and making them."""
+"""The types of values that can be encoded, beyond those of msgpack: how each is taken apart and created again."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ FACTORIES = {factory.__name__: factory for factory in (bool, int, float, complex
 
 
 class ValueType(NamedTuple):
-    """How values of a type are encoded and made again.
+    """How values of a type are encoded and created again.
 
     Attributes:
-        name: in the format.
-        parts: returns what `make` takes; raises a ValueError for a value that cannot be encoded. None: nothing.
-        is_shared: True for objects that can be changed: two references to one are not two equal objects.
-        fill: puts what a container contains into it, for that may refer to the container. None: `make` takes all.
+        name: the name of the type in the format.
+        parts: returns the arguments of `make`; raises a ValueError for a value that cannot be encoded. None: no
+            arguments.
+        make: creates a value.
+        is_shared: True for mutable objects: two references to one object stay one object. Default: False.
+        fill: adds the items to a container, which may refer to the container. None: `make` takes everything.
     """
 
     name: str
@@ -47,7 +49,7 @@ class ValueType(NamedTuple):
 
 
 def _as_for_a_copy(value: Any) -> Sequence[Any]:
-    """The arguments with which the `copy` module makes an equal value."""
+    """The arguments with which the `copy` module creates an equal value."""
     arguments: Sequence[Any] = value.__reduce_ex__(4)[1]
     return arguments
 
@@ -68,7 +70,7 @@ def _ordered(versions: Any) -> Any:
 def _tensor(
     tensor: torch.Tensor, dtype_and_shape: Any, placement: Any, requires_grad: bool, is_parameter: bool, gradient: Any
 ) -> Any:
-    if dtype_and_shape is not None:  # a dtype that files do not have, and the shape
+    if dtype_and_shape is not None:  # given for a dtype that safetensors does not support
         tensor = tensor.view(DTYPES[dtype_and_shape[0]]).reshape(dtype_and_shape[1])
     if placement is not None:
         tensor = placed(tensor, *placement)
@@ -108,7 +110,7 @@ def _array(description: Any, shape: Any, raw: bytes, order: Any) -> Any:
 
 
 def _in_state(kind: Any, put: str, *parts: Any) -> Any:
-    """A random generator; the last part is its state, which the method `put` takes."""
+    """A random generator: the last part is its state, which the method named `put` restores."""
     generator = kind(*parts[:-1])
     getattr(generator, put)(parts[-1])
     return generator

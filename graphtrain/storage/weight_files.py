@@ -1,6 +1,6 @@
-"""Whole weights of a model: in a checkpoint, whole or in pieces; in a file of safetensors, or a folder of several.
+"""The weights of a model in a checkpoint, sharded or not; or in a safetensors file, or a folder of several.
 
-They are read one tensor after the other, so that memory holds only one.
+They are read one tensor at a time, so that memory holds only one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class StoredTensor(NamedTuple):
     """A tensor in files.
 
     Attributes:
-        like: one of its type and shape, with or without values.
-        read: reads its values.
+        like: a tensor of its dtype and shape, with or without values.
+        read: returns the tensor with its values.
     """
 
     like: torch.Tensor
@@ -36,10 +36,13 @@ class StoredTensor(NamedTuple):
 
 
 def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[Any], StoredTensor | None]]:
-    """The state of a checkpoint of any number of ranks; and what makes a whole tensor of a part, None of other values.
+    """Read the state of a checkpoint that any number of ranks has written.
+
+    Returns:
+        The sections; and a function that returns the whole tensor for a value in them, or None if that is no tensor.
 
     Raises:
-        CheckpointError: a file is missing, torn or altered, or does not hold the state.
+        CheckpointError: a file is missing, truncated or altered, or does not hold the state.
     """
     files = PieceFiles(path)
 
@@ -53,7 +56,7 @@ def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[
 
 
 def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:
-    """The weights of a model in a checkpoint of any number of ranks, by name; none if it has no such model.
+    """The weights of a model in a checkpoint that any number of ranks has written, by name; empty without such a model.
 
     Raises:
         CheckpointError: it is damaged.
@@ -65,11 +68,11 @@ def weights_of_model(path: Path, model: str) -> dict[str, StoredTensor]:
 
 
 def write_weights(path: Path, tensors: Mapping[str, StoredTensor]) -> None:
-    """Write tensors to a new file, one at a time.
+    """Write tensors to a safetensors file, one at a time.
 
     Raises:
-        CheckpointError: the pieces of a tensor are damaged.
-        OSError: the disk refuses.
+        CheckpointError: the parts of a sharded tensor cannot be read.
+        OSError: the file cannot be written.
     """
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].like.itemsize, item[0]))
 
@@ -83,15 +86,15 @@ def write_weights(path: Path, tensors: Mapping[str, StoredTensor]) -> None:
 
 
 def open_weights(path: Path) -> dict[str, StoredTensor]:
-    """The tensors in a file of safetensors, or in those of a folder, by name; nothing but the names is read yet.
+    """The tensors in a safetensors file, or in those of a folder, by name; their values are not read yet.
 
     Raises:
-        ValueError: it is no such file or folder; the text follows its name.
+        ValueError: there is no such file, or it is invalid; the text is to follow the path.
         OSError: a file cannot be read.
     """
     paths = sorted(path.glob(f"*{TENSOR_SUFFIX}")) if path.is_dir() else [path]
     if not paths:
-        raise ValueError(f"has no file {TENSOR_SUFFIX}")
+        raise ValueError(f"has no {TENSOR_SUFFIX} file")
     tensors: dict[str, StoredTensor] = {}
     for each in paths:
         try:

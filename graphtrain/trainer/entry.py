@@ -12,7 +12,7 @@ from graphtrain.program import run_state
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_resume import choose
-from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore
+from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore_checkpoint
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.generators import capture_random
 from graphtrain.storage.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
             name = None if checkpoint is None else checkpoint.path.name if is_ours else str(checkpoint.path)
             files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
             run.writer.check()
-        run.announce("resumed" if is_ours else "begun")
+        run.announce("resumed" if is_ours else "started")
         run.write_status()
         run.is_noted = True
     if compiled.activity(loop.position) is None:
@@ -98,7 +98,7 @@ def go_back(run: LiveRun, node: str) -> None:
     session.compiled.release()
     session.watch.stop()
     session.recompile()
-    restore(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
+    restore_checkpoint(checkpoint, session, ResumeOptions(kept={node: progress[node]}))
     session.watch.load(seconds)  # this time was spent
     session.watch.start(inside=session.compiled.activity(session.loop.position))
     run.cut_back_to(checkpoint)
@@ -113,7 +113,7 @@ def go_back(run: LiveRun, node: str) -> None:
 def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status: Mapping[str, Any]) -> bool:
     """Resume from a checkpoint; `status` is the last one of the run. Returns True if the run was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
-    restored = restore(checkpoint, session, options)
+    restored = restore_checkpoint(checkpoint, session, options)
     is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
     is_over = is_newest and session.loop.ended and session.compiled.reevaluate_end(session.loop.position)[1]

@@ -21,6 +21,7 @@ from tests.company.hugging_face import (
     there,
     transformers,
 )
+from tests.docs.execution import read_page
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate
 
@@ -39,7 +40,7 @@ def test_every_argument_is_in_one_row() -> None:
 
 
 def test_the_page_has_every_argument(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "hugging-face.md").read_text(encoding="utf-8")
+    page = read_page(Path(__file__).parents[2] / "docs" / "coming-from.md")
     assert [name for name in FIELDS if f"`{name}`" not in page] == []
 
 

@@ -32,6 +32,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -345,15 +346,23 @@ def _printed() -> Iterator[io.StringIO]:
 
 @contextlib.contextmanager
 def _as_found(folder: Path) -> Iterator[None]:
-    """Restore the modules and the path of this process afterwards, as if every command were a new process."""
-    modules, path = dict(sys.modules), list(sys.path)
+    """Hide the modules of the page and restore them and the path afterwards, as if every command were a new process."""
+    before, path = _modules_in(folder), list(sys.path)
+    for name in before:
+        del sys.modules[name]
     try:
         yield
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - set(modules):
-            if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(folder)):
-                del sys.modules[name]
+        for name in _modules_in(folder):
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _modules_in(folder: Path) -> dict[str, ModuleType]:
+    """The imported modules of a folder, by name."""
+    files = {name: str(getattr(module, "__file__", None) or "") for name, module in sys.modules.items()}
+    return {name: sys.modules[name] for name, file in files.items() if file.startswith(str(folder))}
 
 
 def _command_here(words: list[str], *, keep_kinds: bool) -> int:

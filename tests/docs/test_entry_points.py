@@ -40,7 +40,8 @@ def test_kind_and_graph_of_the_package_are_found(tmp_path: Path) -> None:
     package, installed = tmp_path / "my_nodes", tmp_path / "my_nodes-1.dist-info"
     (package / "graphs").mkdir(parents=True)
     installed.mkdir()
-    (package / "averages.py").write_text(the_block(blocks, "train.py").partition("\n\n\ndef training_step")[0])
+    script = the_block(blocks, "train.py").partition("\n\n\ndef setup")[0]
+    (package / "averages.py").write_text("\n".join(line for line in script.splitlines() if "from small" not in line))
     (package / "graphs" / "with_ema.toml").write_text(the_block(blocks, "with_ema.toml"))
     (package / "overlays").mkdir()
     (package / "overlays" / "lookahead.toml").write_text('format = 1\n[[edit]]\nset = "clip"\nmax_norm = 1.0\n')

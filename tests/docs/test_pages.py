@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 
 # Pages about libraries that not every environment has.
-NEEDS = {"hugging-face": ("transformers", "accelerate"), "lightning": ("lightning",)}
+NEEDS = {"coming-from": ("lightning", "transformers", "accelerate")}
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_the_picture_is_what_its_command_draws(folder: Path) -> None:
 @pytest.mark.full
 def test_the_picture_of_a_module_is_what_its_command_draws(folder: Path) -> None:
     pytest.importorskip("lightning")
-    page = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
     module = re.search(r"```python net.py\n(.*?)```", page, re.DOTALL)
     words = re.search(r"`graphtrain (show --lightning .* -o net.svg)`", TEXT)
     assert module is not None and words is not None

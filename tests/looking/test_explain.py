@@ -51,9 +51,9 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     assert told["checkpoints"][0] == "newest 000001-step-2, step 2"
     assert told["next"] == [
         "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",
-        "repeats it up to the node that failed; --pdb opens a debugger there",
+        "replays it up to the node that failed; --pdb opens a debugger there",
         "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --run-dir r",
-        "resumes it; remove the cause of the error first",
+        "resumes it; fix the error first",
     ]
     forget("tiny")
     (folder / "tiny.py").write_text(TINY)
@@ -109,7 +109,7 @@ def test_what_a_node_says_of_an_end_or_an_error_is_told(folder: Path, command: C
     told = sections(command("explain", "r").out)
     early = "  it ended before 9 epochs: early_stop: val/loss has not improved on .* in 3 values"
     assert re.fullmatch(early, told[""][1]) and len(told[""]) == 2
-    by_a_node = "it was ended by `early_stop`: set it otherwise, as in early_stop.patience=6"
+    by_a_node = "`early_stop` ended it: change its parameters, as in early_stop.patience=6"
     assert told["next"] == [f"nothing; {by_a_node}"]
     later = [word.replace("9 epochs", "20 epochs") for word in words]
     assert command(*later, "r").err.endswith(f"; {by_a_node}\n")
@@ -134,7 +134,7 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
     assert killed[""][1].endswith("is gone: killed, out of memory, its disk was full, or the machine went down")
     assert killed["next"] == [
         "run the program again, with this run directory",
-        "starts it from the beginning: there is no checkpoint",
+        "starts it from the beginning, as there is no checkpoint",
     ]
     assert told(state="interrupted")[""][1].startswith("  it was interrupted immediately in node `train_batch`")
     running = told(not_finite="loss is NaN since step 30")
@@ -158,7 +158,7 @@ def test_a_run_that_diverged(folder: Path, command: Command) -> None:
     assert told["next"] == [
         "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --fork r/000002-step-4 "
         "--overlay check_finite --run-dir r-2",
-        "names the batch with which the loss diverges",
+        "names the batch at which the loss diverges",
     ]
     assert rows_of(command("ls", ".").out)[:2] == ["r", "finished, not finite by step 6"]
     forget("tiny")

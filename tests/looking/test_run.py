@@ -171,7 +171,7 @@ def test_the_directory_of_another_run_is_refused_with_all_that_differs(tiny: Pat
     assert command("run", "tiny.py", "finish.after=1 epochs", "--run-dir", "r").code == 0
     refused = command("run", "tiny.py", "lr=0.5", "batches=3", "finish.after=1 epochs", "--run-dir", "r", "--quiet")
     assert refused.code == 2 and refused.err.startswith(
-        "error: the run is finished, and what is set up now differs from what the run was set up with:\n"
+        "error: the run is finished, and the hyper-parameters set up now differ from the saved ones:\n"
         "    optimizer.lr: 0.1 -> 0.5\n"
     )
     assert refused.err.endswith("or run(from_saved=True); or begin another run, with another --run-dir\n")

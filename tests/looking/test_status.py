@@ -251,7 +251,7 @@ def test_a_start_that_fails_leaves_the_status_of_a_run(tiny: Path, command: Comm
 
 def test_no_runs(folder: Path, command: Command) -> None:
     result = command("ls", ".")
-    assert (result.code, result.out, result.err) == (0, "", "no run in ., nor in the folders below it\n")
+    assert (result.code, result.out, result.err) == (0, "", "there is no run in ., or in the folders below it\n")
     (folder / "empty").mkdir()
     assert "there is no run in `empty`" in command("status", "empty").err
 

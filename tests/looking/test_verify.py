@@ -355,4 +355,4 @@ def test_state_that_cannot_be_loaded_back_is_reported_for_its_span(folder: Path,
     result = command("verify", "mine.py", "--run-dir", "r")
     assert result.code == 1
     assert [row[-1] for row in rows(result)] == ["equal", "cannot be replayed"]
-    assert "the state loaded is not the state saved" in result.out
+    assert "the loaded state is not the saved state" in result.out

@@ -265,7 +265,7 @@ PLAIN = (
 )
 # What is run -> what is said of it, once; nothing of all this of what has no text.
 REPORTED: dict[str, tuple[Callable[[], Graph], Callable[[], Any], str]] = {
-    "a kind that fetches": (fetching, lambda: LISTED, "`fetch_alone` fetches batches for one process: each of 2 ranks"),
+    "a kind that fetches": (fetching, lambda: LISTED, "`fetch_alone` does not divide its batches: each of 2 ranks"),
     "a DataLoader": (lambda: PLAIN, source("DataLoader"), "train or validation data is a DataLoader: "),
     "a class": (lambda: PLAIN, source("unsized"), "train or validation data is a Unsized: "),
     "a Loader": (lambda: PLAIN, source("Loader"), ""),

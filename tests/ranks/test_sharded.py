@@ -228,7 +228,7 @@ def sam(graph: Graph) -> Graph:
 
 
 REFUSED: dict[str, tuple[sharded.Edit, str]] = {
-    "`train_batch` runs backward over a sharded model, and its kind `sam_batch`": (sam, ""),
+    "`train_batch` runs backward through a sharded model, and its kind `sam_batch`": (sam, ""),
     "let `setup` return a `swa_model`, made as `model` is": (swa, ""),
     "`optimizer` is a torch.optim.LBFGS, which takes all weights as one vector": (sharded.same, "LBFGS"),
 }

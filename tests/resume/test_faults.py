@@ -210,4 +210,4 @@ def test_a_second_process_is_refused_while_the_first_one_trains(tmp_path: Path) 
 
     it = world(GRAPH, model=small_model, data="list", training_step=step)
     it.trainer(tmp_path, not_state=["training_step<said>"]).run()
-    assert f"is being trained by process {os.getpid()}" in said[0]
+    assert f"is in use by process {os.getpid()}" in said[0]

@@ -103,9 +103,9 @@ MADE_SO: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another checksum": (
         manifest_as(msgpack.packb({"sha256": "", "manifest": b""})), "is damaged (it does not match its checksum)",
     ),
-    "a later format": (lambda path: forge(path, format=2), "format 2 is not known to this version"),
-    "an earlier format": (lambda path: forge(path, format=0), "format 0 is not known to this version"),
-    "a format that is text": (lambda path: forge(path, format="1"), "format 1 is not known to this version"),
+    "a later format": (lambda path: forge(path, format=2), "cannot read checkpoints of format 2"),
+    "an earlier format": (lambda path: forge(path, format=0), "cannot read checkpoints of format 0"),
+    "a format that is text": (lambda path: forge(path, format="1"), "cannot read checkpoints of format 1"),
     "a file outside": (lambda path: forge(path, files={"../outside": [1, "0" * 32]}), "the manifest is damaged"),
     "an absolute file": (lambda path: forge(path, files={"/etc/passwd": [1, "0" * 32]}), "the manifest is damaged"),
     "a hidden file": (lambda path: forge(path, files={".secret": [1, "0" * 32]}), "the manifest is damaged"),
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_made_so_is_refused(name: str, run_dir: Path, monke
         runpy.run_module("graphtrain", run_name="__main__")
     assert bool(left.value.code) is ("not listed" not in name)
     if "format" in name:  # sound, and not to be lost silently
-        with pytest.raises(UsageError, match="is not known to this version"):
+        with pytest.raises(UsageError, match="cannot read checkpoints of format"):
             saving().trainer(run_dir).run()
     elif "graph" not in name:
         assert said_by_a_resume(run_dir)[0] == 2
@@ -157,7 +157,7 @@ def test_of_a_checkpoint_of_another_run_only_the_manifest_is_read(run_dir: Path)
     forge(other, run="another")
     flip(other / WEIGHTS)
     found, lines = said_by_a_resume(run_dir)
-    assert found == 2 and f"skipped {other}: it is of another run" in lines
+    assert found == 2 and f"skipped {other}: it belongs to another run" in lines
 
 
 # ---- the files beside
@@ -180,7 +180,7 @@ def test_a_row_that_is_damaged_is_named_by_its_line(content: bytes, said: str, r
 
 def test_rows_that_were_changed_are_not_cut(run_dir: Path) -> None:
     (run_dir / "metrics.jsonl").write_bytes(b'{"step": 1}\n')
-    with pytest.raises(UsageError, match=r"has 12 bytes, but the checkpoint was made when it had \d+"):
+    with pytest.raises(UsageError, match=r"is shorter than when the checkpoint was written: 12 bytes instead of \d+"):
         saving().trainer(run_dir).run(resume=checkpoints(run_dir)[1].name)
 
 

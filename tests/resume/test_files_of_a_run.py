@@ -115,7 +115,7 @@ def test_weights_that_are_not_finite_are_passed_over(tmp_path: Path) -> None:
     assert finite and path not in finite
     it.trainer(tmp_path, lines=lines).advance(0)
     assert "step 4," in said_at_resume(lines) and finite[-1].name.endswith("step-4")
-    assert any(f"passed over {path}: `model.0." in line for line in lines)
+    assert any(f"skipped {path}: `model.0." in line for line in lines)
 
 
 # ---- by what names they are found
@@ -256,7 +256,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path
     shutil.rmtree(tmp_path / "checkpoints")
     lines = list[str]()
     run_of(tmp_path, lines=lines)
-    assert f"`{tmp_path}` holds no sound checkpoint: the run starts from the beginning" in lines
+    assert f"`{tmp_path}` holds a run without a checkpoint: it starts from the beginning" in lines
     assert [row["step"] for row in rows_of(tmp_path) if "loss" in row] == [*range(1, 7)]
 
 
@@ -264,7 +264,7 @@ def test_a_trainer_that_stood_still_notices_that_the_run_went_on_elsewhere(tmp_p
     first = saving().trainer(tmp_path)
     first.run(until="3 batches")
     saving().trainer(tmp_path).run(until="5 batches")
-    with pytest.raises(UsageError, match="was resumed elsewhere"):
+    with pytest.raises(UsageError, match="another process has resumed the run"):
         first.run()
     assert first.state == "stopped"
 
@@ -280,7 +280,7 @@ def test_a_directory_is_locked_while_a_run_trains_in_it(tmp_path: Path) -> None:
             found.append(error.message)
 
     saving().trainer(tmp_path, loggers=[look]).run(until="3 batches")
-    assert f"is being trained by process {os.getpid()} on {socket.gethostname()} since " in found[0]
+    assert f"is in use by process {os.getpid()} on {socket.gethostname()} since " in found[0]
     saving().trainer(tmp_path).run(until="4 batches")
 
 
@@ -305,7 +305,7 @@ def test_a_crash_leaves_no_lock_even_while_a_child_outlives_it(tmp_path: Path) -
     )
     try:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
-        with pytest.raises(UsageError, match=rf"is being trained by process {process.pid} on "):
+        with pytest.raises(UsageError, match=rf"is in use by process {process.pid} on "):
             saving().trainer(tmp_path).run()
         process.kill()
         process.wait()
@@ -469,7 +469,7 @@ def test_predictions_get_their_name_at_the_end_and_a_run_goes_on_from_before(suf
 def test_lines_of_predictions_that_are_gone_are_found(tmp_path: Path) -> None:
     predicting(tmp_path / "p.jsonl", tmp_path / "run").run(until="3 batches")
     (tmp_path / "p.jsonl.part").write_text("[0.0]\n")
-    with pytest.raises(UsageError, match="it was changed since"):
+    with pytest.raises(UsageError, match="is shorter than when the checkpoint was written"):
         predicting(tmp_path / "p.jsonl", tmp_path / "run").run()
 
 

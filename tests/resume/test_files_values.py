@@ -246,8 +246,8 @@ UNSAVEABLE: dict[str, tuple[Callable[[], Any], str, str]] = {
         lambda: collections.defaultdict(print), "a builtins.builtin_function_or_method", "save",
     ),
     "dict of a class": (lambda: Table(a=1), "Table", "save numbers"),
-    "tensor in a set": (lambda: {torch.ones(1)}, "is looked up by its identity", "save a list"),
-    "tensor as a key": (lambda: {torch.ones(1): 1}, "is looked up by its identity", "use its name as the key"),
+    "tensor in a set": (lambda: {torch.ones(1)}, "is found by its identity", "save a list"),
+    "tensor as a key": (lambda: {torch.ones(1): 1}, "is found by its identity", "use its name as the key"),
     "compressed rows": (lambda: torch.eye(2).to_sparse_csr(), "torch.sparse_csr)", "dense"),
     "quantised": (lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "(cpu, torch.qint8", "dense"),
     "jagged": (

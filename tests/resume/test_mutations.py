@@ -197,4 +197,4 @@ def test_lost_state_is_noticed_at_once_by_the_digest(
 ) -> None:
     of_kind = cuts("Loader")
     MUTATIONS[name][0](monkeypatch)
-    assert any("the state loaded is not the state saved" in line for line in differences(of_kind, "Loader", tmp_path))
+    assert any("the loaded state is not the saved state" in line for line in differences(of_kind, "Loader", tmp_path))

@@ -134,7 +134,9 @@ def test_a_value_that_follows_from_the_number_of_ranks_is_kept_as_saved(tmp_path
     other: Any = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.02), "is_plain": True}
     with pytest.raises(UsageError, match=r"optimizer.lr: 0.01 -> 0.02") as refused:
         run(1, tmp_path, **other)
-    assert refused.value.hint.startswith("the run began in another number of processes, 2, and keeps the size of its ")
+    assert refused.value.hint.startswith(
+        "the run began with another number of processes, 2, and keeps the size of its "
+    )
     assert "--from-saved keeps the values for it" in refused.value.hint and "from-setup" not in refused.value.hint
     (end,) = run(1, tmp_path, act=lambda trainer: trainer.run(from_saved=True), **other)
     assert "optimizer.lr: 0.01 -> 0.02 (kept as saved)" in resumed_line(end)

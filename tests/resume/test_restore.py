@@ -66,7 +66,7 @@ def test_a_resume_asks_for_a_state_no_more_often_than_it_compares_it(tmp_path: P
 
 def test_state_that_is_changed_while_it_is_loaded_is_refused(tmp_path: Path) -> None:
     run_with(tmp_path, Changing(torch.ones(LARGE // 4))).run(until="3 batches")
-    with pytest.raises(CheckpointError, match="the state loaded is not the state saved"):
+    with pytest.raises(CheckpointError, match="the loaded state is not the saved state"):
         run_with(tmp_path, Changing(torch.zeros(1))).advance()
 
 

@@ -11,7 +11,7 @@ import torch
 
 from graphtrain import CheckpointError
 from graphtrain.state import codec
-from graphtrain.state.changes import changes, restore
+from graphtrain.state.changes import changes_since, restore_changes
 from graphtrain.state.snapshot import StateSnapshot
 
 
@@ -58,7 +58,7 @@ def test_what_cannot_be_restored_is_reported(name: str, monkeypatch: pytest.Monk
     task = make()
     snapshot = StateSnapshot({"task": task})
     change(task)
-    unknown = changes(snapshot).unknown
+    unknown = changes_since(snapshot).unknown
     assert [line.startswith(start) for line, start in zip(unknown, expected, strict=True)] == [True] * len(expected)
 
 
@@ -71,12 +71,12 @@ def test_what_is_left_out_is_neither_saved_nor_restored() -> None:
     for each in (task, other):
         each.x, each.y.z, each.y.w = [3], 3, 3
         del each.w
-    section = changes(snapshot).section
+    section = changes_since(snapshot).section
     assert section["task"] == {"set": {}, "removed": ["w"]} and list(section["task.y"]["set"]) == ["w"]
     resumed = make()
     kept = resumed.x
     restored = StateSnapshot({"task": resumed}, left_out=["task.x", "task.y.z"])
-    restore(restored, changes(whole).section)
+    restore_changes(restored, changes_since(whole).section)
     assert resumed.x is kept and kept == [1] and (resumed.y.z, resumed.y.w) == (1, 3)
 
 
@@ -84,10 +84,10 @@ def test_a_change_without_its_object_is_named() -> None:
     task = Task(x=[])
     snapshot = StateSnapshot({"task": task})
     task.x.append(1)
-    section = changes(snapshot).section
+    section = changes_since(snapshot).section
     for other in (Task(x=None), Task()):
         with pytest.raises(CheckpointError, match=r"state of `task\.x` cannot be restored"):
-            restore(StateSnapshot({"task": other}), section)
+            restore_changes(StateSnapshot({"task": other}), section)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_change_without_its_object_is_named() -> None:
 )
 def test_values_are_put_into_the_memory_that_others_may_share(made: Any, saved: Any, is_in_place: bool) -> None:
     task, view = Task(x=made), made.detach()
-    restore(StateSnapshot({"task": task}), {"task.x": {"tensor": saved, "requires_grad": False}})
+    restore_changes(StateSnapshot({"task": task}), {"task.x": {"tensor": saved, "requires_grad": False}})
     assert task.x is made and torch.equal(made.to_dense(), saved.to_dense()) and made.layout is saved.layout
     is_same = view.shape == saved.shape and torch.equal(view.to_dense().to(saved.dtype), saved.to_dense())
     assert is_same is is_in_place

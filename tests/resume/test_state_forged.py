@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphtrain.errors import CheckpointError
-from graphtrain.state.changes import restore
+from graphtrain.state.changes import restore_changes
 from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import Encoded, tagged
 
@@ -95,6 +95,6 @@ def test_a_forged_section_is_an_error(name: str) -> None:
     task = Task()
     section, message = FORGED[name]
     with pytest.raises(CheckpointError) as caught:
-        restore(snapshot(task), section)
+        restore_changes(snapshot(task), section)
     assert message in str(caught.value)
     assert "FORGED" not in os.environ

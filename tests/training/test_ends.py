@@ -141,7 +141,7 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
     with pytest.raises(UsageError, match="`training_step` must return a scalar loss"):
         it.but(training_step=lambda made: lambda model, batch: STOP).trainer().run()
     graph = it.graph.guard("ending", "step.steps >= 5").set("finish", after="never")
-    with pytest.raises(UsageError, match="returned STOP, and no guard reads if a node with `after` is due"):
+    with pytest.raises(UsageError, match="returned STOP, and no guard reads the `due` of a node with `after`"):
         it.but(graph).trainer().run()
 
 

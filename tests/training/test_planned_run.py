@@ -78,7 +78,7 @@ _AMOUNT = 'finish.after = "10 epochs"'
          "expression", "compute the number in `setup`"),
         (FIT.guard("ending", and_="step.steps % 7 == 0"), batches(3), "a guard reads `step.steps`", "in `setup`"),
         (FIT.guard("ending", or_="validate.due"), batches(3), "a guard reads `validate.due`", "in `setup`"),
-        (FIT.guard("window_cut", "False"), batches(3), "lead to no step", "in `setup`"),
+        (FIT.guard("window_cut", "False"), batches(3), "leads to a step when a window is full", "in `setup`"),
         (FIT.insert("second", "train_batch", after="train_batch", writes={"loss": "other"}), batches(3),
          "2 nodes run backward", "in `setup`"),
         (Graph.load("kfold"), batches(3), "no nodes fetch batches", "in `setup`"),

@@ -283,7 +283,7 @@ def drawn() -> Any:
     return DataLoader(Samples(), 2, shuffle=True, generator=torch.Generator().manual_seed(5))
 
 
-MAKE_AGAIN = "make it as in the saved run; or begin another run, with another --run-dir"
+MAKE_AGAIN = "create it as in the saved run; or begin another run, with another --run-dir"
 Make = Callable[[], dict[str, Any]]
 
 # What is resumed with other resources -> the first run, the second, fragments of the error.
@@ -291,7 +291,7 @@ DOES_NOT_FIT: dict[str, tuple[Make, Make, tuple[str, ...]]] = {
     "a model of another shape": (dict, lambda: {"model": nn.Linear(1, 2)},
                                  ("the state of `model` no longer fits: ", "size mismatch", MAKE_AGAIN)),
     "a model that does not load": (lambda: {"model": Forgetful(1, 1)}, lambda: {"model": Forgetful(1, 1)},
-                                   ("the state loaded is not the state saved",)),
+                                   ("the loaded state is not the saved state",)),
     "fewer groups": (lambda: groups(2), lambda: groups(1),
                      ("`optimizer` does not have the parameters of the saved run: other groups",)),
     "more groups": (lambda: groups(1), lambda: groups(2), ("other groups, or another order",)),

@@ -327,10 +327,10 @@ def asking(model: nn.Module, batch: Any, hidden: Any) -> Any:
     [
         (
             returning("loss"),
-            "`train_batch` writes `hidden`, which `training_step` returns by name; it returned a tensor",
+            "`train_batch` writes `hidden`, which `training_step` has to return by name; it returned a tensor",
         ),
-        (returning({"hiden": 2}), "which `training_step` returns by name; it returned `hiden`, `loss`"),
-        (returning(None), "it returned None"),
+        (returning({"hiden": 2}), "which `training_step` has to return by name; it returned `hiden`, `loss`"),
+        (returning(None), "it returned nothing"),
         (asking, "asks for `hidden` before a step function has returned it"),
     ],
 )

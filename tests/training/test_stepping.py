@@ -122,10 +122,10 @@ def test_where_nothing_can_be_saved(maker: Any, reason: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
-        ("stp", r"before: no node `stp` runs.*\n  hint: did you mean `step`\?"),
-        ("validate", r"before: no node `validate` runs: it does not exist, or is bypassed"),
-        ("validate/eval_batch", r"before: no node `validate/eval_batch` runs"),
-        ("schedule", r"before: no node `schedule` runs"),
+        ("stp", r"before: there is no node `stp`.*\n  hint: did you mean `step`\?"),
+        ("validate", r"before: there is no node `validate`, or it is bypassed"),
+        ("validate/eval_batch", r"before: there is no node `validate/eval_batch`"),
+        ("schedule", r"before: there is no node `schedule`"),
     ],
 )
 def test_what_never_runs_is_refused(before: str, expected: str) -> None:
