@@ -182,10 +182,9 @@ def restore_random(captured: Mapping[str, Any]) -> None:
 
 
 def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """A captured state for the devices in use now, and how their number differs, in words.
+    """A captured state for the devices in use now, and how their number differs, in words, or empty.
 
     A run may be resumed on the CPU, on another type of device, or on more devices, whose generators stay as they are.
-    The text is empty if there are as many as before.
 
     >>> fitted_random(capture_random())[1]
     ''

@@ -116,14 +116,12 @@ _OTHER = (
 def data_contents(
     snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Hash the tensors, arrays and large containers of data that a checkpoint does not save.
+    """Hash the tensors, arrays and large containers of data, except those at paths that are saved.
+
+    Returns, by name of data, its `hash`; and `is_whole`, False if only a sample was hashed.
 
     Arguments:
-        saved: the paths of objects that are saved.
         pauses: True to let other threads run at intervals. Default: False.
-
-    Returns:
-        Name of data -> its `hash`; and `is_whole`, False if only a sample was hashed.
     """
     by_id, contents = snapshot.reachable.by_id, {}
     for name in snapshot.of_data:
@@ -142,15 +140,11 @@ def data_contents(
 def compared_data(
     before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
 ) -> tuple[list[str], str]:
-    """Compare data with its contents when a checkpoint was written.
+    """A notice for each data that differs from its contents `before`; and which was too large to compare, in words.
 
     Arguments:
-        before: the contents then, as from `data_contents`; empty if they are not known.
-        saved: the paths of objects that the checkpoint has saved.
+        before: as from `data_contents`, when a checkpoint was written; empty if it is not known.
         but: the names of data that is already reported.
-
-    Returns:
-        A notice for each data that differs; and which data was too large to be compared whole, in words.
     """
     now = data_contents(snapshot, saved) if before and snapshot is not None else {}
     known = [name for name in now if name in before]
