@@ -107,11 +107,7 @@ def fit_buffers(module: torch.nn.Module, saved: Mapping[str, torch.Tensor | None
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Restore what `capture_module` returned, after weights are loaded.
-
-    Raises:
-        CheckpointError: the module no longer has such a buffer or parameter.
-    """
+    """Restore what `capture_module` returned, after weights are loaded; a CheckpointError if it does not fit."""
     _finish_lazy(module)
     for name, inner in plainly_named(module.named_modules()):
         inner.training = state["training"].get(name, inner.training)

@@ -72,11 +72,7 @@ class StateSnapshot:
         return {**{path: value for path, value in listed if not self.is_excluded(path)}, **self.replaced}
 
     def entries(self, data: str | None = None) -> Iterator[Entry]:
-        """The objects that were reachable, except those left out or replaced.
-
-        Arguments:
-            data: the name of data, to restrict this to what is reachable from it. Default: everything.
-        """
+        """The objects that were reachable, except those left out or replaced; with the name of data, those of it."""
         listed = self._listed if data is None else self.of_data[data]
         excludes = self.left_out or self.replaced
         yield from (entry for entry in listed if not self.is_excluded(entry.path)) if excludes else listed
