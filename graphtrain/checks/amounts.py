@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from graphtrain.graph.closures import constant_value
 from graphtrain.graph.elements import Problem
+from graphtrain.graph.syntax import Constant, Expression, FieldOf, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.closures import constant_value
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, rebuilt, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import kind_at
 

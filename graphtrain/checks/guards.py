@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import networkx
 
 from graphtrain.checks.cycles import cycles
+from graphtrain.graph.closures import COMPARISONS, constant_value
 from graphtrain.graph.elements import Edge, Problem, Severity, nodes_of
-from graphtrain.kind.parameter import Parameter, known_mode
-from graphtrain.language.closures import COMPARISONS, constant_value
-from graphtrain.language.syntax import (
+from graphtrain.graph.syntax import (
     FUNCTIONS,
     Constant,
     Expression,
@@ -23,6 +22,7 @@ from graphtrain.language.syntax import (
     is_expression,
     walk,
 )
+from graphtrain.kind.parameter import Parameter, known_mode
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import (
     Ref,

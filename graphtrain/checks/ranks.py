@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from graphtrain.graph.elements import Problem
+from graphtrain.graph.syntax import FieldOf, walk
 from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
-from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of
 

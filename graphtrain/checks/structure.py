@@ -13,11 +13,11 @@ from graphtrain.checks.guards import field_faults
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
+from graphtrain.graph.syntax import NUMBERS, field_of, is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode, show_value
 from graphtrain.kind.trigger import Trigger, known_units
-from graphtrain.language.syntax import NUMBERS, field_of, is_expression
 from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (

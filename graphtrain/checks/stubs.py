@@ -13,11 +13,11 @@ from fractions import Fraction
 from typing import Any, NamedTuple, final
 
 from graphtrain.checks.registers import Questions, Registers
+from graphtrain.graph.closures import COMPARISONS, Cell, Getter, any_of, compile_guard, constant, never
+from graphtrain.graph.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import EPOCH_FIELDS
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.closures import COMPARISONS, Cell, Getter, any_of, compile_guard, constant, never
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.changers import changers
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Ref, Scope

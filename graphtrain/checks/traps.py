@@ -10,7 +10,7 @@ import networkx
 
 from graphtrain.checks.exploration import Exploration
 from graphtrain.graph.elements import Problem, Severity
-from graphtrain.language.syntax import FieldOf, walk
+from graphtrain.graph.syntax import FieldOf, walk
 from graphtrain.names import quoted
 from graphtrain.program.bind import ProgramNode
 

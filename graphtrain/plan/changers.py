@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from graphtrain.graph.syntax import Expression, FieldOf, Name, walk
 from graphtrain.kind import Kind
-from graphtrain.language.syntax import Expression, FieldOf, Name, walk
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Ref, Scope
 

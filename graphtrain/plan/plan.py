@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.graph.elements import END, GraphData, Node, Problem
+from graphtrain.graph.syntax import Expression
 from graphtrain.kind import FunctionRecord, Read
 from graphtrain.kind.declaration import FROM, LEFT_OUT
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.language.syntax import Expression
 from graphtrain.plan.scope import Ref, Scope, counter_of, resources_of
 
 

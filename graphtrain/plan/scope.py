@@ -16,9 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import GraphData, Node, Problem, Severity
 from graphtrain.graph.registry import kind_of_node, trains
-from graphtrain.kind import Kind
-from graphtrain.kind.parameter import Parameter, is_trigger
-from graphtrain.language.syntax import (
+from graphtrain.graph.syntax import (
     Expression,
     FieldOf,
     GuardSyntaxError,
@@ -29,6 +27,8 @@ from graphtrain.language.syntax import (
     parse,
     walk,
 )
+from graphtrain.kind import Kind
+from graphtrain.kind.parameter import Parameter, is_trigger
 
 # A parameter of the type "integer" takes no other numbers.
 ValueType = Literal["number", "integer", "boolean", "string", "unknown", "trigger", "other"]
@@ -148,7 +148,7 @@ class Scope:
         return names
 
     def parse(self, text: str) -> Expression:
-        """The expression in a text. Raises a `GuardSyntaxError` as `language.syntax.parse`."""
+        """The expression in a text. Raises a `GuardSyntaxError` as `graph.syntax.parse`."""
         return parse(text, frozenset(self.bodies))
 
     def field(self, path: str, name: str) -> Ref:

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, final
 
 import networkx
 
+from graphtrain.graph.syntax import FieldOf, Operation
 from graphtrain.kind import Read
-from graphtrain.language.syntax import FieldOf, Operation
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of, slots_of
 
