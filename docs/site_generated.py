@@ -6,10 +6,14 @@ Markdown as if it stood on a page in `docs/`: its links are those of the reposit
 
 from __future__ import annotations
 
+import contextlib
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from click.testing import CliRunner
@@ -22,6 +26,9 @@ from graphtrain.command.cli import COMMANDS, app
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FAMILIES
+
+EXAMPLE_REPORT = "images/example-report.html"
+"""Where the site has the report of an example, which is no page."""
 
 _GALLERY = "graphtrain.graphs.gallery."
 _TITLES = {
@@ -108,6 +115,18 @@ def _with_links(text: str) -> str:
     return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
 
 
+def example_report(path: Path) -> None:
+    """Write the report of a run: the digits example, stopped at step 60 and resumed; this takes a few seconds."""
+    script = Path(__file__).parents[1] / "examples" / "digits.py"
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):  # paths in the report are relative
+        shutil.copy(script, "digits.py")
+        run = ["run", "digits.py", "finish.after=5 epochs", "--run-dir", "runs/digits", "--quiet"]
+        for words in ([*run, "--until", "60 steps"], run, ["report", "runs/digits", "-o", "report.html"]):
+            result = CliRunner().invoke(app, words, catch_exceptions=False)
+            assert result.exit_code == 0, result.output
+        shutil.move("report.html", path)
+
+
 def _of(module: str, function: str) -> Callable[[], str]:
     """A function of another module, which is imported when a page asks for it."""
     return lambda: str(getattr(import_module(f"docs.{module}"), function)())
@@ -121,5 +140,6 @@ GENERATED: dict[str, Callable[[], str]] = {
     "trainer-names": trainer_names,
     "gallery": _of("site_gallery", "gallery"),
     "set-ups": _of("site_set_ups", "set_ups"),
+    "example-report": lambda: f'<a href="{EXAMPLE_REPORT}">An example</a>: digits, stopped at step 60 and resumed.',
 }
 """NAME -> what returns the Markdown."""

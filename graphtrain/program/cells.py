@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from graphtrain.errors import ExpressionError, UsageError
+from graphtrain.graph.closures import Cell, any_of, compile_guard, constant, never, stored
+from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
-from graphtrain.language.closures import Cell, any_of, compile_guard, constant, never, stored
-from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import Ref, Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call

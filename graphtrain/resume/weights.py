@@ -1,4 +1,4 @@
-"""The weights of a checkpoint or of other files, loaded into models; nothing else of a run."""
+"""Load the weights of a checkpoint or of other files into models, and nothing else of a run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,18 @@ from graphtrain.storage.weight_files import StoredTensor, stored_weights
 def load_weights(
     session: Session, files: RunFiles | None, named: str | Path, sources: Mapping[str, str], only: Sequence[str]
 ) -> Path:
-    """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
+    """Load the weights of a checkpoint into the models of a run; returns its path.
+
+    If one of them does not fit, nothing is changed.
 
     Arguments:
-        named, only: as for `Trainer.load`. The checkpoint must have all models that were supplied.
-        sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
+        files: the run directory, whose checkpoints may be named by their bare names. None: there is none.
+        named, only: as for `Trainer.load`.
+        sources: model -> the name of the model in the checkpoint. Default, for models not in it: the same name.
+
+    Raises:
+        UsageError: the checkpoint does not have all the models, or weights do not fit.
+        CheckpointError: the checkpoint is damaged.
     """
     objects = session.compiled.state.objects
     path = Path(session.world.lead(lambda: str(checkpoint_folder(named, files.folder if files is not None else None))))
@@ -50,14 +57,19 @@ def load_weights(
         try:
             objects.load(name, state, strict=False)  # strict except for the other names of tied parameters
         except MISFITS as error:  # of a `load_state_dict` of the user's
-            raise UsageError(f"`{path}` does not match `{name}`: {error}", "build it as in the saved run") from None
+            hint = "build the model as in the saved run"
+            raise UsageError(f"`{path}` does not match `{name}`: {error}", hint) from None
     return path
 
 
 def read_fitting(
     module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, heading: str
 ) -> dict[str, torch.Tensor]:
-    """The weights in files that fit a module, by name, as `fitting`; of those sharded in it, the parts of a rank."""
+    """Read the weights that a module takes from files, by name; for its sharded tensors, only the parts of this rank.
+
+    Raises:
+        UsageError: they do not fit, as for `fitting`.
+    """
     names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, heading)
     if hasattr(type(module), SHARDED):
         from graphtrain.resume.sharded import read_as_sharded  # which few runs need
