@@ -101,7 +101,7 @@ G405 gradients are added to those of the step before
 G406 gradients are exchanged, unscaled, divided or clipped after the step
   The step has already used them as they were. => Do it before the step.
 G407 the run can end with gradients that no step has used
-  The last batches would be lost. => Let the end also require `accumulate.count == 0`, or the guard by which it steps.
+  The last batches would be lost. => Also require `accumulate.count == 0` at the end, or the guard under which it steps.
 G408 an optimizer is never stepped
   Its weights would never change. => Add a step for it.
 G409 a loss is divided by another number than the backward passes of its window
@@ -109,8 +109,7 @@ G409 a loss is divided by another number than the backward passes of its window
   backward passes on one batch count as two; a step or a clearing in the middle of a window is reported too. If the size
   is an expression, read `accumulate.window`.
 G410 a node does not say which of several optimizers it is for
-  It would act on the wrong one. => Name it: `reads = { optimizer = "d" }`, or `optimizer = "d"` at the top of the
-  graph.
+  It would act on the wrong one. => Name it: `reads = { optimizer = "d" }`, or `optimizer = "d"` for the whole graph.
 G411 gradients are exchanged, unscaled, divided, clipped or read where there are none (a warning, unless they are read)
   Nothing would be clipped, and a norm would be 0. => Move it behind a backward pass and before `zero_grad`.
 G412 gradients are exchanged, unscaled or divided out of order, or twice
@@ -120,23 +119,21 @@ G413 gradients are added to exchanged or unscaled ones
   Those of the last batch would weigh 65,536 times as much as the others. => Unscale and exchange after `accumulate`.
 G414 gradients are not divided once by the scale or the count of their loss
   Every step would be many times too large or too small. => Add the overlay `fp16` for a loss scale, `token_windows` for
-  sums over tokens; in a graph of your own, divide exactly once on every path to the step. If the step is meant to use
-  the sum: `allow = ["G414"]`.
+  sums; else divide once on every path. If the step is meant to use the sum: `allow = ["G414"]`.
 G415 a backward pass in evaluation mode, or a body that leaves it on
   The rest of the run would train without dropout and with the running statistics of batch normalization. => Lead every
   path through the node that restores the mode. To freeze statistics, set the mode in `forward` or in the step function.
 G5xx Loops
 G501 the run can loop forever
-  It would repeat some nodes without progress. => Read in one of the guards in the message something that a node of the
-  loop changes. If the message begins with "without `val_data`", the loop exists only without that resource.
+  It would repeat some nodes without progress. => Let a guard in the message read what a node of the loop changes. A
+  message with "without `val_data`" is about runs without that resource.
 G503 the graph is too large to be checked any further (a warning)
   Problems that only long paths show might not be found. => Use fewer conditions, or move a part into a nested graph.
 G504 the run can never end
   It would train until it is killed; a minimum above the maximum is reported too. => Set an end. `finish.after =
   "never"` alone is a warning, since a step function may return STOP: `allow = ["G504"]` silences it.
 G505 an amount decides nothing
-  `finish.after`, or a `from` behind the end, would be ignored. => Widen the guard by `or`; set "never"; lower the
-  `from`.
+  An end, or a `from` behind it, would be ignored. => Widen the guard by `or`, set `after = "never"`, or lower `from`.
 G6xx Saving
 G601 the run can train forever without a save point
   Signals and checkpoints would wait forever. => Read the value in the round that writes it, or keep it as progress.
