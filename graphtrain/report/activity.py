@@ -27,7 +27,7 @@ class RunActivity:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, "nodes.jsonl").write_text(
-    ...         '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0,1]},"edges":{"a -> a if x":[0],"a -> b":[1]}}\\n'
+    ...         '{"event":"started","time":1,"rows":0,"nodes":{"a":[0,1]},"edges":{"a -> a if x":[0],"a -> b":[1]}}\\n'
     ...         '{"time":1.5,"rows":1,"counts":[0,2],"milliseconds":[0,40]}\\n'
     ...     )
     ...     last = RunActivity(Path(folder)).at(-1)
@@ -67,7 +67,7 @@ class RunActivity:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """Where the run was started: ``time``, ``rows``, ``event``, which is begun, resumed or rewired, and more."""
+        """Where the run was started: ``time``, ``rows``, ``event``, which is started, resumed or rewired, and more."""
         return [line for line in self._file.rows() if "event" in line]
 
     def at(self, row: int) -> dict[str, Any] | None:

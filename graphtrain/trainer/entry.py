@@ -36,7 +36,7 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
             name = None if checkpoint is None else checkpoint.path.name if is_ours else str(checkpoint.path)
             files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
             run.writer.check()
-        run.announce("resumed" if is_ours else "begun")
+        run.announce("resumed" if is_ours else "started")
         run.write_status()
         run.is_noted = True
     if compiled.activity(loop.position) is None:

@@ -123,7 +123,7 @@ class LiveRun:
         self._draw("begin")
         session.watch.repeat([self._draw, self.write_status, self._nodes.write])
 
-    def announce(self, event: Literal["begun", "resumed", "rewired"]) -> None:
+    def announce(self, event: Literal["started", "resumed", "rewired"]) -> None:
         """Tell watchers and loggers that the run begins, was resumed, or continues with another graph."""
         session = self.session
         self.monitors.begin()

@@ -105,7 +105,7 @@ def test_a_resumed_run_has_the_counts_of_one_never_cut(tmp_path: Path, first: in
     trainer.run()
     activity = Run(tmp_path / "cut").activity
     assert counts_of(tmp_path / "cut") == counts_of(tmp_path / "whole")
-    assert [start["event"] for start in activity.starts] == ["begun", "resumed"]
+    assert [start["event"] for start in activity.starts] == ["started", "resumed"]
     assert activity.starts[1]["rows"] < len(trainer.metrics) and before < len([*activity])
     times, rows = ([row[key] for row in activity] for key in ("time", "rows"))
     assert times == sorted(times) and rows == sorted(rows) and rows[-1] == len(trainer.metrics)
@@ -125,13 +125,13 @@ def test_going_on_in_another_graph_has_a_header_and_keeps_totals(tmp_path: Path)
     trainer.rewire(trainer.graph.remove("log").set("accumulate", every=1))
     trainer.run()
     activity = Run(tmp_path).activity
-    assert [start["event"] for start in activity.starts] == ["begun", "rewired"]
+    assert [start["event"] for start in activity.starts] == ["started", "rewired"]
     assert activity.at(-1)["runs"]["log"] == before["log"] > 0
     assert all(activity.at(-1)["runs"][path] >= runs for path, runs in before.items())
     assert activity.at(-1)["runs"]["next_batch"] == trainer.progress["next_batch"]["runs"] == 21
 
 
-HEADER = '{"event":"begun","time":1.0,"rows":0,"nodes":{"a":[0]},"edges":{"a -> end":[0]}}\n'
+HEADER = '{"event":"started","time":1.0,"rows":0,"nodes":{"a":[0]},"edges":{"a -> end":[0]}}\n'
 
 
 def written(run_dir: Path, content: str) -> Run:

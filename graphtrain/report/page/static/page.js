@@ -1,5 +1,5 @@
-// A run in the browser: its graph with counts, its curves, and a slider over its past. Text of the run is only ever
-// set as text, so no name in it can become markup.
+// A run in the browser: its graph with counts, its curves, and a slider over its past. Text of the run is always set
+// as text content, so that no name in it can become markup.
 
 const LEVELS = 10; // of heat
 const COLOURS = ["#2f83c5", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7f7f7f"]; // after Okabe and Ito (2008)
@@ -11,19 +11,19 @@ const query = new URLSearchParams(location.search);
 const state = { tick: null, run: 0, heat: "runs", fold: false, difference: true, zoom: null, x: "step", log: false, chosen: null, sort: ["", 1], filter: "", picked: new Set() };
 let content = null;
 let plots = [];
-let drawn = ""; // what the page was built from; what it shows changes without building it again
+let drawn = ""; // what the page was built from; while it stays, the page is refreshed without a rebuild
 
 // ---- elements
 
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const created = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value === true) made.setAttribute(name, "");
-    else if (value !== false && value !== null) made.setAttribute(name, value);
+    if (name.startsWith("on")) created.addEventListener(name.slice(2), value);
+    else if (value === true) created.setAttribute(name, "");
+    else if (value !== false && value !== null) created.setAttribute(name, value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== ""));
-  return made;
+  created.append(...children.flat().filter((child) => child !== null && child !== ""));
+  return created;
 }
 
 function table(head, rows) {
@@ -45,7 +45,7 @@ function number(value) {
   return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
 }
 
-function tickLabel(value) { // as wide as the axis; of a logarithmic axis some are left out
+function tickLabel(value) { // fits the axis; a logarithmic axis leaves out some
   if (value === null) return "";
   return value && (Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3) ? Number(value.toPrecision(4)).toExponential().replace("+", "") : number(value);
 }
@@ -103,7 +103,7 @@ function svgOf(text) {
   return document.importNode(documentElement, true);
 }
 
-function prepare(box, picture) { // what its elements stand for, and what a click or Enter on them does
+function prepare(box, picture) { // links its elements to nodes and edges, to be chosen by a click or Enter
   for (const group of box.querySelectorAll(".node, .cluster")) {
     const path = picture.keys[group.querySelector("title").textContent.replace(/^cluster_/, "")];
     if (path !== undefined) selectable(group, { node: path }, path);
@@ -119,15 +119,15 @@ function prepare(box, picture) { // what its elements stand for, and what a clic
   }
 }
 
-function selectable(group, what, label) {
-  group.dataset.what = JSON.stringify(what);
+function selectable(group, selection, label) {
+  group.dataset.what = JSON.stringify(selection);
   for (const [name, value] of Object.entries({ tabindex: "0", role: "button", "aria-label": label })) group.setAttribute(name, value);
-  const choose = (event) => { event.stopPropagation(); state.chosen = what; refresh(); };
+  const choose = (event) => { event.stopPropagation(); state.chosen = selection; refresh(); };
   group.addEventListener("click", choose);
   group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(event); } });
 }
 
-function zoom(box, factor) { // by buttons, keys, or the wheel with Ctrl; a factor of 0 shows as much as can be read
+function zoom(box, factor) { // by buttons, keys, or Ctrl and the wheel; a factor of 0 fits the picture, as far as it stays legible
   const svg = box.querySelector("svg");
   if (!svg) return;
   const width = svg.viewBox.baseVal.width * 4 / 3; // points as pixels
@@ -158,7 +158,7 @@ function movable(box) {
   }, { passive: false });
 }
 
-function paint(box) { // counts, heat, the present node, and the one that failed
+function paint(box) { // counts, heat, the current node, and a failed one
   const runs = totals("runs"), taken = totals("taken"), seconds = totals("seconds");
   const heat = state.heat === "seconds" ? seconds : runs;
   const most = Math.max(1e-9, ...[...heat].filter(([key]) => !isBody(key)).map(([, value]) => value));
@@ -190,7 +190,7 @@ function paint(box) { // counts, heat, the present node, and the one that failed
 
 const isBody = (path) => Object.keys(run().graph.nodes).some((other) => other.startsWith(`${path}/`));
 
-function count(group, text) { // on the last line of its text, for which the picture has left room
+function count(group, text) { // on its last line of text, for which the picture has room
   const line = [...group.querySelectorAll("text")].at(-1);
   if (!line.classList.contains("count")) {
     const { x, width } = line.getBBox();
@@ -240,18 +240,18 @@ function edgeDetail(graph, key) {
 
 // ---- curves
 
-function groups() { // what is measured -> its curves, of all runs
-  const found = new Map();
-  content.runs.forEach((one, index) => one.curves.forEach((curve) => {
+function groups() { // name of a metric -> its curves, of all runs
+  const curvesOf = new Map();
+  content.runs.forEach((run, index) => run.curves.forEach((curve) => {
     const group = curve.name.split("/").pop();
-    if (!found.has(group)) found.set(group, []);
-    found.get(group).push({ ...curve, run: index });
+    if (!curvesOf.has(group)) curvesOf.set(group, []);
+    curvesOf.get(group).push({ ...curve, run: index });
   }));
   const order = { loss: 0, lr: 2 };
-  return [...found].sort(([a], [b]) => (order[a] ?? 1) - (order[b] ?? 1));
+  return [...curvesOf].sort(([a], [b]) => (order[a] ?? 1) - (order[b] ?? 1));
 }
 
-function dataOf(curves) { // null is a gap; a curve without a value at a place goes on
+function dataOf(curves) { // null is a gap; undefined, no value at this x, is not
   return uPlot.join(curves.map((curve) => {
     const points = new Map(curve[state.x].map((x, index) => [x, curve.value[index]]));
     const kept = [...points].sort(([a], [b]) => a - b);
@@ -289,19 +289,19 @@ function withMargin(_, least, most) { // a mark at the first or last row is not 
   return [least - margin, most + margin];
 }
 
-function lastKnown(values, index) { // a curve without a value at a place still has that of the place before
+function lastKnown(values, index) { // a curve without a value at this x shows the one before
   while (index > 0 && values[index] === undefined) index -= 1;
   return index;
 }
 
-function legendAtSlider(plot) { // where no mouse is in a plot
+function legendAtSlider(plot) { // while no mouse is over a plot
   const { ticks } = run();
   if (!ticks.row.length) return;
   const index = plot.data[0].findLastIndex((x) => x <= ticks[state.x][tick()]);
   plot.setLegend({ idxs: plot.data.map((values) => lastKnown(values, Math.max(0, index))) }, false);
 }
 
-function drawMarks(plot, curves) { // the moment of the slider, and where the run was resumed, got another graph, or diverged
+function drawMarks(plot, curves) { // the moment of the slider, and where the run was resumed, rewired, or diverged
   const css = getComputedStyle(document.documentElement);
   const { ctx, bbox } = plot;
   const vertical = (x, colour, dash, width = 1) => {
@@ -319,7 +319,7 @@ function drawMarks(plot, curves) { // the moment of the slider, and where the ru
   };
   const { ticks, marks } = run();
   for (const mark of marks) {
-    if (mark.event === "begun") continue;
+    if (mark.event === "started") continue;
     const position = ticks.row.findIndex((row) => row >= mark.row - 1);
     if (position >= 0) vertical(ticks[state.x][position], css.getPropertyValue(mark.event === "rewired" ? "--accent" : "--faint"), [2, 3]);
   }
@@ -401,15 +401,15 @@ function stateOf({ status, condition, progress }) {
 
 const whyOf = ({ why }) => element("div", {}, why.map((line) => element("div", { class: isBad(line) ? "bad" : "faint" }, line)));
 
-function namesIn(what) { // of all runs, in order
-  return [...new Set(content.runs.flatMap((one) => Object.keys(one[what])))];
+function namesIn(part) { // of all runs, in order
+  return [...new Set(content.runs.flatMap((run) => Object.keys(run[part])))];
 }
 
-function comparison() { // a row for each run: its state, the settings that differ, and what it has reached
+function comparison() { // a row for each run: its state, the settings that differ, and its metrics
   const differing = namesIn("settings").filter((name) => new Set(content.runs.map(({ settings }) => settings[name])).size > 1);
   const names = namesIn("measured");
-  return element("div", { class: "list" }, table(["run", "state", ...differing, ...names], content.runs.map((one) => [
-    one.name, element("div", {}, stateOf(one), whyOf({ why: one.why.slice(0, 1) })), ...differing.map((name) => one.settings[name] ?? "–"), ...names.map((name) => one.measured[name] ?? "–"),
+  return element("div", { class: "list" }, table(["run", "state", ...differing, ...names], content.runs.map((each) => [
+    each.name, element("div", {}, stateOf(each), whyOf({ why: each.why.slice(0, 1) })), ...differing.map((name) => each.settings[name] ?? "–"), ...names.map((name) => each.measured[name] ?? "–"),
   ])));
 }
 
@@ -436,31 +436,31 @@ function refresh() { // what changes with the moment, and with new rows
 function facts() {
   const { ticks, next, replay, checkpoints, marks, settings } = run();
   const at = tick();
-  const made = [];
-  const moment = state.tick !== null && ticks.step[at] && replay ? [[`${replay} '${ticks.step[at]} steps'`, "repeats the moment that is shown"]] : [];
-  made.push(element("h2", {}, "What next"), [...next, ...moment].map(([text, about]) => element("div", { class: "copy" },
+  const parts = [];
+  const moment = state.tick !== null && ticks.step[at] && replay ? [[`${replay} '${ticks.step[at]} steps'`, "replays the moment shown"]] : [];
+  parts.push(element("h2", {}, "What next"), [...next, ...moment].map(([text, about]) => element("div", { class: "copy" },
     text ? [element("button", { onclick: () => navigator.clipboard.writeText(text), title: "copy" }, "copy"), element("code", {}, text)] : "", element("span", { class: "faint" }, about))));
   const set = Object.entries(settings);
-  if (set.length) made.push(element("h2", {}, "Settings"), table([], set));
-  if (marks.length > 1) made.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
-  if (checkpoints.length) made.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best])));
-  return made.flat();
+  if (set.length) parts.push(element("h2", {}, "Settings"), table([], set));
+  if (marks.length > 1) parts.push(element("h2", {}, "Starts"), table(["", "at row", "time"], marks.map(({ event, row, time }) => [event, row, clock(time)])));
+  if (checkpoints.length) parts.push(element("h2", {}, "Checkpoints"), table(["", "step", ""], checkpoints.map(({ name, step: when, best }) => [name, when, best])));
+  return parts.flat();
 }
 
 function showFolder() {
   document.title = content.name;
-  const compare = element("button", { disabled: !state.picked.size, onclick: () => { location.search = [...state.picked].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare the chosen runs");
+  const compare = element("button", { disabled: !state.picked.size, onclick: () => { location.search = [...state.picked].map((name) => `run=${encodeURIComponent(name)}`).join("&"); } }, "compare selected runs");
   const names = new Set(content.runs.flatMap(({ cells }) => Object.keys(cells)));
   const columns = ["run", ...names].filter((name) => name === "run" || content.runs.some(({ cells }) => ![undefined, null, ""].includes(cells[name])));
-  const cell = (one, name) => (name === "run" ? one.name : one.cells[name] ?? "");
+  const cell = (each, name) => (name === "run" ? each.name : each.cells[name] ?? "");
   const [by, sign] = state.sort;
-  const kept = content.runs.filter((one) => columns.map((name) => cell(one, name)).join(" ").toLowerCase().includes(state.filter.toLowerCase()));
+  const kept = content.runs.filter((each) => columns.map((name) => cell(each, name)).join(" ").toLowerCase().includes(state.filter.toLowerCase()));
   if (by) kept.sort((a, b) => compared(cell(a, by), cell(b, by), sign));
   const head = columns.map((name) => element("button", { class: "plain", onclick: () => { state.sort = [name, by === name ? -sign : 1]; build(); } }, name, by === name ? (sign > 0 ? " ▲" : " ▼") : ""));
-  const rows = kept.map((one) => [
-    element("input", { type: "checkbox", checked: state.picked.has(one.name), "aria-label": `choose ${one.name}`, onchange: (event) => { state.picked[event.target.checked ? "add" : "delete"](one.name); compare.disabled = !state.picked.size; } }),
-    element("a", { href: `?run=${encodeURIComponent(one.name)}` }, one.name),
-    ...columns.slice(1).map((name) => (name === "state" ? stated(cell(one, name)) : name === "age" ? ago(cell(one, name)) : cell(one, name))),
+  const rows = kept.map((each) => [
+    element("input", { type: "checkbox", checked: state.picked.has(each.name), "aria-label": `select ${each.name}`, onchange: (event) => { state.picked[event.target.checked ? "add" : "delete"](each.name); compare.disabled = !state.picked.size; } }),
+    element("a", { href: `?run=${encodeURIComponent(each.name)}` }, each.name),
+    ...columns.slice(1).map((name) => (name === "state" ? stated(cell(each, name)) : name === "age" ? ago(cell(each, name)) : cell(each, name))),
   ]);
   const filter = element("input", { type: "search", id: "filter", placeholder: "filter", value: state.filter, oninput: (event) => { state.filter = event.target.value; build(); } });
   const isTyping = document.activeElement?.id === "filter";
@@ -468,7 +468,7 @@ function showFolder() {
   if (isTyping) { filter.focus(); filter.setSelectionRange(state.filter.length, state.filter.length); }
 }
 
-function compared(a, b, sign) { // numbers before texts; what is missing comes last
+function compared(a, b, sign) { // numbers before texts; missing values last
   if (a === "" || b === "") return (a === "") - (b === "");
   return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
 }
@@ -482,10 +482,10 @@ function build() {
   ({ runs: showRuns, folder: showFolder })[content.kind]();
 }
 
-// What is built anew only where it differs: a new row moves curves and counts, and nothing jumps.
-function receive(fresh) {
+// The page is rebuilt only if its shape differs: a new row changes curves and counts, and nothing jumps.
+function receive(received) {
   const before = content;
-  content = fresh;
+  content = received;
   if (content.kind !== "runs") { build(); return; }
   state.run = Math.min(state.run, content.runs.length - 1);
   const shape = JSON.stringify(content.runs.map(({ name, graph, curves }) => [name, graph && graph.pictures.map(({ svg }) => svg), curves.map((curve) => [curve.name, curve.not_finite])]));
@@ -502,7 +502,7 @@ function receive(fresh) {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (content) build(); });
 
 document.addEventListener("keydown", (event) => {
-  const isSlider = event.target.id === "slider"; // which moves by the arrows of itself
+  const isSlider = event.target.id === "slider"; // which handles arrow keys itself
   if (event.ctrlKey || event.metaKey || event.altKey || (/^(INPUT|SELECT)$/.test(event.target.tagName) && !isSlider)) return;
   if (!content || content.kind !== "runs") return;
   if ("+-0".includes(event.key)) zoom(document.querySelector(".graph-picture"), { "+": 1.25, "-": 0.8, 0: 0 }[event.key]);
@@ -526,10 +526,10 @@ addEventListener("resize", () => {
 // ---- where the content comes from
 
 async function ask() {
-  const answer = await fetch(`content.json${location.search}`);
-  const fresh = await answer.json();
-  if (!fresh.problem) { receive(fresh); live("● connected"); return; }
-  if (content) live(`○ ${fresh.problem}`); else page.replaceChildren(header("graphtrain"), element("p", { class: "bad" }, fresh.problem));
+  const response = await fetch(`content.json${location.search}`);
+  const received = await response.json();
+  if (!received.problem) { receive(received); live("● connected"); return; }
+  if (content) live(`○ ${received.problem}`); else page.replaceChildren(header("graphtrain"), element("p", { class: "bad" }, received.problem));
   setTimeout(() => ask().catch(() => {}), 1000); // a file may be read while it is replaced
 }
 
@@ -538,7 +538,7 @@ function live(text) {
   if (place) place.textContent = text;
 }
 
-function watch() { // the browser connects again by itself after the server was restarted
+function watch() { // the browser reconnects by itself after a restart of the server
   const events = new EventSource(`events${location.search}`);
   let asking = Promise.resolve();
   events.onmessage = () => { asking = asking.then(ask).catch(() => live("○ waiting for the server")); };
