@@ -48,7 +48,7 @@ G113 a node has no edge
   The run would fail at it. => Connect the node: `insert` takes `after`, `before` or `between`.
 G114 a name is not valid
   No guard could read the fields of the node. => Use an identifier that is no Python keyword, nor `pi` or `inf`.
-G115 a slot that is renamed or handed out does not exist
+G115 a slot that is renamed, or is an output, does not exist
   The renaming would have no effect: the wrong optimizer would be stepped. => Use a slot that the kind reads or writes.
 G116 a field that is read or counted does not exist, or is not a number
   A trigger could not count it. => Use a numeric field of the node.
