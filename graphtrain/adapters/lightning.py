@@ -106,7 +106,7 @@ def setup(
             instead = (
                 "leave it out; the graphs `gan`, `yielding` and `tbptt` have several optimizers, and hidden states"
             )
-            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", instead)
+            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not pass", instead)
     for word, (end, instead) in itertools.product(STAGES.values(), _ENDS.items()):
         if callable(getattr(module, f"{word}_{end}", None)):
             instead = instead.format(word.replace("training", "train"))
@@ -141,18 +141,18 @@ def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[s
     """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
 
     Raises:
-        UsageError: one of them is not the same here.
+        UsageError: one of them is not supported.
     """
     of_module = listed(trainer.model.configure_callbacks())
     pairs: dict[str, dict[str, Any]] = {}
     replaced = [type(callback) for callback in of_module]
     for callback in [callback for callback in listed(callbacks) if type(callback) not in replaced] + of_module:
         if refused := base_of(callback, *REFUSED_CALLBACKS):
-            raise UsageError(f"{refused.__name__} is not the same here", REFUSED_CALLBACKS[refused.__name__])
+            raise UsageError(f"{refused.__name__} is not supported", REFUSED_CALLBACKS[refused.__name__])
         known = base_of(callback, *CALLBACKS, *SHOWN)
         name = "" if known is None else known.__name__
         left = "" if known is None else _left_out(callback, known, pairs)
-        if left and name == "EarlyStopping":  # which needs nothing that is not here
+        if left and name == "EarlyStopping":  # its other methods are called
             name = ""
         elif left:
             warnings.warn(f"{left}: {name} is {_IN_PLACE[name]}", stacklevel=3)

@@ -23,7 +23,7 @@ def training_step(
     trainer = model.trainer
     if teacher_output is not None:
         hint = "leave the overlay `distill` out, and run the teacher in `training_step`"
-        raise UsageError("`training_step` of a LightningModule is given no `teacher_output`", hint)
+        raise UsageError("`training_step` of a LightningModule receives no `teacher_output`", hint)
     trainer.stage, trainer.current_epoch = "train", epoch
     trainer.batch_index, trainer.is_last_batch = batch_index, is_last
     output = trainer.step(model, batch, batch_index, "", recorder)
@@ -119,7 +119,7 @@ class ModuleHook(_Asks):
         with torch.set_grad_enabled(self.stage == "train"):
             answer = trainer.call(self.hook, *args, **now)
         if self.hook == "on_train_batch_start" and answer == -1 and overridden(model, self.hook):
-            raise UsageError("`on_train_batch_start` returned -1, by which no epoch ends here", "set next_batch.limit")
+            raise UsageError("`on_train_batch_start` returned -1, which ends no epoch here", "set next_batch.limit")
         if trainer.stops():
             self._asks(STOP)
 

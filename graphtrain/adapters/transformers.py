@@ -181,7 +181,7 @@ class _Losses:
         if torch.allclose(by_one, 2 * by_two, rtol=1e-3):
             return "tokens"
         raise UsageError(
-            "the loss depends on num_items_in_batch, and is not divided by it, so a window is not that of Trainer",
+            "the loss uses num_items_in_batch, but is not divided by it, so a window would differ from that of Trainer",
             "divide all of it, or nothing; or set gradient_accumulation_steps=1",
         )
 
@@ -247,7 +247,7 @@ def evaluate_predictions(compute_metrics: Callable[..., Any], recorder: Any, spl
             try:
                 float(value)
             except (TypeError, ValueError):
-                raise UsageError(f"compute_metrics: `{name}` is no number: {value!r}") from None
+                raise UsageError(f"compute_metrics: `{name}` is not a number: {value!r}") from None
         start = f"{loader}/" if loader else ""
         recorder.means(split).add({start + name.removeprefix("eval_"): value for name, value in metrics.items()}, 1)
 
@@ -301,7 +301,7 @@ def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any
     if optimizer is None:
         make, options = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
         if {"params", "model", "optimizer_dict"} & options.keys() or not issubclass(make, torch.optim.Optimizer):
-            raise UsageError(f"optim={plain(args.optim)!r} is made of a model", "pass optimizers=(optimizer, None)")
+            raise UsageError(f"optim={plain(args.optim)!r} needs the model", "pass optimizers=(optimizer, None)")
         decayed = {*transformers.Trainer.get_decay_parameter_names(None, model)}
         trained = [(name in decayed, each) for name, each in model.named_parameters() if each.requires_grad]
         groups = [([each for decays, each in trained if decays is wanted], wanted) for wanted in (True, False)]
@@ -334,7 +334,7 @@ def _refuse_missing(args: Any, train_dataset: Any, eval_dataset: Any) -> None:
     if plain(args.eval_strategy) != "no" and eval_dataset is None:
         raise UsageError(f"eval_strategy={plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
     if args.max_steps <= 0 and not hasattr(train_dataset, "__len__"):
-        raise UsageError("train_dataset has no length, so its epochs are no number of steps", "set max_steps")
+        raise UsageError("train_dataset has no length, so the number of steps is not known", "set max_steps")
 
 
 def _collator(processing_class: Any) -> Callable[..., Any]:

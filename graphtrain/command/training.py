@@ -42,7 +42,7 @@ from graphtrain.trainer.trainer import Trainer
 
 _RUNS = Path("runs")
 
-# Runs a trainer in another way than `Trainer.run`; None for that one.
+# Runs a trainer in place of `Trainer.run`, which None stands for.
 Drive = Callable[[Trainer, RunOptions], Outcome] | None
 
 
