@@ -31,10 +31,10 @@ from measure import Target, arguments, comparison, rounds, show, spread
 from transitions import Machine
 
 from graphtrain import Edge, Graph, Node, Trainer, node
+from graphtrain.graph.closures import compile_guard, constant
 from graphtrain.graph.elements import END
+from graphtrain.graph.syntax import parse
 from graphtrain.kind import kind_of
-from graphtrain.language.closures import compile_guard, constant
-from graphtrain.language.syntax import parse
 
 TRANSITIONS = 200_000
 OF_MACHINE = 2_000  # it is some fifty times slower

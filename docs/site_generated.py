@@ -6,14 +6,21 @@ Markdown as if it stood on a page in `docs/`: its links are those of the reposit
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import re
+import shutil
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import networkx
 from click.testing import CliRunner
 
+import graphtrain
 from graphtrain.adapters._training_arguments import INSTEAD, NO_EFFECT
 from graphtrain.adapters.lightning_flags import EQUIVALENTS, REFUSED_CALLBACKS, REFUSED_FLAGS
 from graphtrain.checks.codes import CODES
@@ -22,6 +29,10 @@ from graphtrain.command.cli import COMMANDS, app
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FAMILIES
+from graphtrain.viz.render import draw
+
+EXAMPLE_REPORT = "images/example-report.html"
+"""Where the site has the report of an example, which is no page."""
 
 _GALLERY = "graphtrain.graphs.gallery."
 _TITLES = {
@@ -108,6 +119,35 @@ def _with_links(text: str) -> str:
     return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
 
 
+def rooms() -> str:
+    """A picture of the rooms, made from what their docstrings say of the imports: an arrow leads to what is used.
+
+    An arrow is left out where others lead to the same room on the way.
+    """
+    packages = sorted(path.parent.name for path in Path(graphtrain.__file__).parent.glob("*/__init__.py"))
+    texts = {name: import_module(f"graphtrain.{name}").__doc__ or "" for name in packages}
+    stands_on = {name: re.search(r"^Stands on: ([^.]+)\.", text, re.MULTILINE) for name, text in texts.items()}
+    uses = networkx.DiGraph({name: re.split(r",\s+", match[1]) if match else [] for name, match in stands_on.items()})
+    arrows = "".join(f'"{source}" -> "{target}";' for source, target in networkx.transitive_reduction(uses).edges)
+    names = "".join(f'"{name}" [tooltip="{texts[name].partition(".")[0]}"];' for name in packages)
+    look = 'node [shape=box, style="rounded,filled", fillcolor="#eef2fb", color="#5b7bb4", fontname=Helvetica]'
+    dot = f'digraph {{ {look}; edge [color="#5b7bb4", arrowsize=0.6]; ranksep=0.3; {names} {arrows} }}'
+    picture = base64.b64encode(draw(dot, "svg")).decode()
+    return f'<img src="data:image/svg+xml;base64,{picture}" alt="The rooms, and what each stands on" width="640">'
+
+
+def example_report(path: Path) -> None:
+    """Write the report of a run: the digits example, stopped at step 60 and resumed; this takes a few seconds."""
+    script = Path(__file__).parents[1] / "examples" / "digits.py"
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):  # paths in the report are relative
+        shutil.copy(script, "digits.py")
+        run = ["run", "digits.py", "finish.after=5 epochs", "--run-dir", "runs/digits", "--quiet"]
+        for words in ([*run, "--until", "60 steps"], run, ["report", "runs/digits", "-o", "report.html"]):
+            result = CliRunner().invoke(app, words, catch_exceptions=False)
+            assert result.exit_code == 0, result.output
+        shutil.move("report.html", path)
+
+
 def _of(module: str, function: str) -> Callable[[], str]:
     """A function of another module, which is imported when a page asks for it."""
     return lambda: str(getattr(import_module(f"docs.{module}"), function)())
@@ -119,7 +159,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands,
     "lightning-names": lightning_names,
     "trainer-names": trainer_names,
+    "rooms": rooms,
     "gallery": _of("site_gallery", "gallery"),
     "set-ups": _of("site_set_ups", "set_ups"),
+    "example-report": lambda: f'<a href="{EXAMPLE_REPORT}">An example</a>: digits, stopped at step 60 and resumed.',
 }
 """NAME -> what returns the Markdown."""

@@ -188,5 +188,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return for_the_site(markdown, path) if path is not None else markdown
 
 
+def on_post_build(config: Any) -> None:
+    """Write what is no page."""
+    from docs.site_generated import EXAMPLE_REPORT, example_report
+
+    example_report(Path(config["site_dir"]).resolve() / EXAMPLE_REPORT)
+
+
 def _page(file: Any) -> bool:
     return bool(file.is_documentation_page())

@@ -29,7 +29,7 @@ from tests.tiers import FIRST
 
 MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108
 MOST_SECONDS, MOST_TESTS = 300.0, 150
-PACKAGES = ("graph", "kind", "language", "plan", "checks", "program", "state", "storage", "resume", "data", "ranks",
+PACKAGES = ("graph", "kind", "plan", "checks", "program", "state", "storage", "resume", "data", "ranks",
             "nodes", "trainer", "report", "proof", "viz", "command")  # fmt: skip
 _SET_DEATH_SIGNAL, _PRCTL = 1, getattr(ctypes.CDLL(None), "prctl", lambda *_: 0)  # of Linux
 EQUIVALENT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))  # name without line -> why

@@ -18,17 +18,16 @@ PACKAGE = Path(graphtrain.__file__).parent
 LINKED = ("nodes", "graphs", "viz")
 
 
-def rooms() -> dict[str, list[str]]:
-    """Room -> packages, from the bottom to the top, as docs/architecture.md has them."""
+def rooms() -> list[str]:
+    """The rooms, from the bottom to the top, as docs/architecture.md has them."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = [row.split("|")[1:4] for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
-    return {room.strip(): [name.strip("` ") for name in names.split(",")] for room, _, names in rows}
+    return [row.split("|")[1].strip() for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
 
 
 # A module imports what comes before it in this order, never what comes after. The modules directly under
 # `graphtrain/` are the ground on which everything stands.
 GROUND = ("errors", "lazy", "names", "outcome", "plain", "printable", "version")
-ORDER = tuple(package for packages in rooms().values() for package in packages)
+ORDER = tuple(rooms())
 
 # The table of contents, and the way in for `python -m`: they name everything, and nothing of ours names them.
 DOORS = ("", "__main__")
@@ -38,7 +37,7 @@ GALLERY = "graphs.gallery"
 ADAPTERS = "adapters"
 
 # What can be read, edited, checked and drawn without torch, whose import takes a second.
-WITHOUT_TORCH = (*GROUND, "language", "kind", "graph", "plan", "checks", "graphs", "viz", "")
+WITHOUT_TORCH = (*GROUND, "kind", "graph", "plan", "checks", "graphs", "viz", "")
 
 # The share of the source that one package may hold, tests and examples aside.
 LARGEST_SHARE = 0.15
@@ -189,7 +188,7 @@ def against_the_order(trees: Mapping[str, ast.Module]) -> list[tuple[str, str]]:
 
 def test_the_page_about_the_architecture_gives_every_package_a_room() -> None:
     assert {"trainer.trainer", "nodes.clip", "viz.dot", "graphs", "command.run"} <= set(MODULES)
-    assert len(rooms()) == 20
+    assert len(rooms()) == 18
     assert sorted([*GROUND, *ORDER, *DOORS]) == sorted({package_of(name) for name in MODULES})
 
 
@@ -239,7 +238,7 @@ def test_the_engine_knows_no_name_of_a_kind() -> None:
 def test_an_import_against_the_order_is_seen() -> None:
     """Between neighbours in the order: the test above would fail if the lower one imported the higher one."""
     pairs = [pair for pair in itertools.pairwise(ORDER) if {*pair} <= MODULES.keys()]
-    for module, imported in [*pairs, ("errors", "language"), ("names", "kind")]:
+    for module, imported in [*pairs, ("errors", "plan"), ("names", "kind")]:
         inner = next(name for name in MODULES if within(name, module))
         target = next(name for name in MODULES if within(name, imported) and name != "")
         tree = ast.parse(f"import graphtrain.{target}\n" + ast.unparse(MODULES[inner]))
@@ -272,6 +271,52 @@ def test_nobody_makes_a_second_copy() -> None:
     for module, tree in MODULES.items():
         for name in imports(tree):
             assert name.partition(".")[0] not in LINKED, f"{module} imports {name}"
+
+
+# ---- what a room offers
+
+
+def crossings(module: str) -> Iterator[tuple[str, str, str]]:
+    """What a module imports from other rooms, also at its first use: room, module below it, name (empty for all)."""
+    for each in walked(MODULES[module]):
+        named: list[tuple[str, str]] = []
+        if isinstance(each, ast.ImportFrom) and each.module:
+            named = [(each.module, alias.name) for alias in each.names]
+        elif isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _LATE and each.args:
+            named = [(str(ast.literal_eval(each.args[0])), "")] if isinstance(each.args[0], ast.Constant) else []
+        for whole, name in named:
+            package, _, below = whole.partition(".")
+            below, name = (f"{below}.{name}", "") if f"{below}.{name}" in MODULES else (below, name)
+            room, _, inner = below.partition(".")
+            if package == "graphtrain" and room in ORDER and room != package_of(module):
+                yield room, inner, name
+
+
+_LATE = ("lazy_import", "imported")
+
+
+def described(room: str) -> tuple[set[str], dict[str, set[str]]]:
+    """What the docstring of a room says: on which rooms it stands, and what others use of each of its modules."""
+    text = ast.get_docstring(MODULES[room]) or ""
+    stands_on = re.search(r"^Stands on: ([^.]*)\.$", text, re.MULTILINE)
+    _, _, listed = text.partition("\nOther rooms use:\n")
+    rows = [row.partition(":") for row in re.sub(r"\n {8}", " ", listed).splitlines()]
+    used = {module.strip(): {*names.replace(",", " ").split()} for module, _, names in rows}
+    return {*re.split(r",\s+", stands_on[1])} if stands_on else set(), used
+
+
+@pytest.mark.full
+def test_a_room_says_on_what_it_stands_and_what_others_use_of_it() -> None:
+    """Its `__init__` lists all that other rooms import of it, and nothing else; so does the table of contents."""
+    below: dict[str, set[str]] = {room: set() for room in ORDER}
+    used: dict[str, dict[str, set[str]]] = {room: {} for room in ORDER}
+    for module in MODULES:
+        if module != "__main__":
+            for room, inner, name in crossings(module):
+                below.get(package_of(module), set()).add(room)
+                if inner:
+                    used[room].setdefault(inner, set()).update({name} - {""})
+    assert {room: described(room) for room in ORDER} == {room: (below[room], used[room]) for room in ORDER}
 
 
 # ---- what is never done

@@ -1,25 +1,26 @@
-"""G504, G505: amounts that nothing reads, or that exclude each other: a minimum above the maximum."""
+"""G504, G505: amounts that have no effect, or that exclude each other: a minimum above the maximum."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
 
+from graphtrain.graph.closures import constant_value
 from graphtrain.graph.elements import Problem
+from graphtrain.graph.syntax import Constant, Expression, FieldOf, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.closures import constant_value
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Operation, rebuilt, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import kind_at
 
-_AT_LEAST = {">=": (0, 1), ">": (0, 1), "<=": (1, 0), "<": (1, 0)}  # what is at least what, among two operands
+_AT_LEAST = {">=": (0, 1), ">": (0, 1), "<=": (1, 0), "<": (1, 0)}  # the indices of the larger and the smaller operand
 
 
 def check_amounts(plan: Plan) -> Iterator[Problem]:
-    """Every amount that ends nothing, or that comes after the one at which its graph ends; silent where another unit or
-    guard may decide.
+    """Every amount that ends nothing, or that is above the one at which its graph ends.
+
+    Where another unit or guard may decide, there is no problem.
     """
     for finish in plan.nodes:
         if finish.kind.trigger != "after" or finish.trigger is None:
@@ -36,7 +37,9 @@ def check_amounts(plan: Plan) -> Iterator[Problem]:
         for guard in guards:
             for part, read, bound in _minima(plan, finish, guard):
                 if bound > most.get(read, bound) and _ends(finish, guard, part):
-                    message = f"the end needs `{read.node}.{read.field}` of at least {bound:g}, more than {latest}"
+                    message = (
+                        f"the end requires `{read.node}.{read.field}` of at least {bound:g}, which is above {latest}"
+                    )
                     yield finish.problem("G504", message, "lower the minimum, or raise the maximum")
         for node in nodes if any(_ends(finish, guard) for guard in guards) else ():
             starts = _amounts(plan, finish, node.start) if node.start is not None else {}
@@ -46,7 +49,7 @@ def check_amounts(plan: Plan) -> Iterator[Problem]:
 
 
 def _minima(plan: Plan, finish: PlanNode, guard: Expression) -> Iterator[tuple[Expression, FieldOf, float]]:
-    """The parts of a guard that bound a field from below, with the field and the bound: a number or a parameter."""
+    """The comparisons in a guard that require a minimum of a field, with the field and the minimum."""
     match guard:
         case Operation("and" | "or", operands):
             for operand in operands:
@@ -64,7 +67,7 @@ def _minima(plan: Plan, finish: PlanNode, guard: Expression) -> Iterator[tuple[E
 
 
 def _ends(finish: PlanNode, guard: Expression, minimum: Expression | None = None) -> bool:
-    """True if a guard waits for a node to be due, and then only for a minimum and for a window to be full."""
+    """True if a guard holds once a node is due, apart from a minimum and counts of windows."""
 
     def known(part: Expression, *, is_due: bool) -> Expression:
         fields = [each for each in walk(part) if isinstance(each, FieldOf)]

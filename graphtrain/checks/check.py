@@ -27,15 +27,14 @@ def check_graph(
     ranks: bool = False,
     supplied: Collection[str] | None = None,
 ) -> list[Problem]:
-    """Every problem of the graph and of the graphs inside it, except those that it allows.
+    """Every problem of a graph and of the graphs inside it, except those that `allow` lists.
 
-    Checks of paths, G3xx and above, are made only if names and guards are sound.
+    Checks of paths, G3xx and above, run only if names and guards have no errors.
 
     Arguments:
-        ranks: True for a run of several ranks. Default: False, for one process, where nodes for several ranks are
-            bypassed.
-        supplied: the names of the resources of the run; all others are absent. Default: not known, and problems that
-            need an absent resource are warnings.
+        ranks: True for a run of several ranks. Default: False, for one process, which bypasses nodes for ranks.
+        supplied: the names of the resources of the run. Default: not known; what is a problem only if a resource is
+            absent is then a warning.
     """
     main = Scope(graph)
     scopes = {scope.path: scope for scope in main.with_inner()}
@@ -53,7 +52,7 @@ def _has_errors(problems: Iterable[Problem]) -> bool:
 
 
 def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
-    """True if the graph in which a problem is, or the outermost one, allows it: a warning, or an error of paths."""
+    """True if the graph with the problem, or the outermost one, allows it: a warning, or an error of paths."""
     path, slash, _ = problem.where.split(" ")[-1].rpartition("/")
     codes = (*scopes[""].graph.allow, *scopes.get(path + slash, scopes[""]).graph.allow)
     return problem.code in codes and (problem.severity == "warning" or problem.code >= "G3")
@@ -82,13 +81,13 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
 def checked_graph(
     source: EditableGraph | str | Path, *, ranks: bool = False, supplied: Collection[str] | None = None
 ) -> EditableGraph:
-    """A graph without errors.
+    """The graph, or the graph read from a source, if it has no errors.
 
     Arguments:
         ranks, supplied: as for `check_graph`.
 
     Raises:
-        GraphError: it has errors; warnings do not count.
+        GraphError: it has errors, not only warnings.
         UsageError: there is no such graph.
     """
     graph, unread = (source, []) if isinstance(source, EditableGraph) else read_graph(EditableGraph, source)

@@ -11,7 +11,7 @@ Point = TypeVar("Point")
 
 
 def cycles(network: networkx.DiGraph, starts: Iterable[Point]) -> Iterator[list[Point]]:
-    """A shortest cycle from each strongly connected part to itself, through the first of `starts` in it.
+    """A shortest cycle in each strongly connected component, through the first of `starts` in it.
 
     >>> list(cycles(networkx.DiGraph({1: [2], 2: [3, 1], 3: [4], 4: [4]}), [4, 3, 2, 1]))
     [[4, 4], [2, 1, 2]]

@@ -1,8 +1,8 @@
-"""A graph run by its own engine in every way that few batches and small amounts allow.
+"""Explores a graph: runs it by its own engine in every way that is possible with few batches and small amounts.
 
 The nodes are stubs. A state is a position, with the fields that guards read, the slots that are written, the answers to
-what is not known, and the marks of what was done to gradients. A visit restores a state, runs the compiled transition
-and takes a snapshot; it is made for each combination of answers.
+questions about what is not known, and marks of what was done to gradients. A visit restores a state, runs the compiled
+transition and takes a snapshot, for each combination of answers.
 
 Source: small scopes, Jackson, "Software Abstractions", 2006; explicit states, Holzmann, "The SPIN Model Checker", 2003.
 """
@@ -28,7 +28,7 @@ from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import set_triggers
 from graphtrain.program.visits import Visits, nothing
 
-# Beyond this number of states a graph is not explored further.
+# The exploration stops at this number of states.
 MOST_STATES = 8_000
 SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(2, 1, is_cut=True), Sizes(0, 0))
 
@@ -36,16 +36,16 @@ State = tuple[Any, ...]
 OVER: State = ()
 """The state of a run that is over."""
 Trail = tuple[int, ...]
-"""The positions of visits, one after the other."""
+"""The positions of successive visits."""
 
 
 class Visit(NamedTuple):
-    """A visit that was made.
+    """A visit in the exploration.
 
     Attributes:
-        state: that in which the run was last, some visits before.
-        trail: the visits since then; this is the last.
-        is_sure: True if every run begins like that.
+        state: the last state before it.
+        trail: the visits since that state, of which this is the last.
+        is_sure: True if every run begins with these visits.
     """
 
     state: State
@@ -54,7 +54,7 @@ class Visit(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """The harm that a node does at a visit, with the words of its message."""
+    """A fault of a node at a visit, with the words of its message."""
 
     fault: Fault
     node: ProgramNode
@@ -63,23 +63,23 @@ class Harm(NamedTuple):
 
 
 class _NoBatchError(Exception):
-    """Data has ended, and nothing reads that it may: the run raises."""
+    """Data ended, and no guard reads that: the run would raise."""
 
 
 @final
 class Machine(Visits):
-    """A plan whose state can be read and set, whose visits only count and write slots, and note the harm that they do.
+    """A plan with stubs: its state can be read and set, and visits count, write slots, and report faults.
 
     Arguments:
         absent: the names of the resources that are not supplied.
-        optimizers: those whose gradients are followed.
+        optimizers: the optimizers whose gradients are followed.
         ranks: True for a run of several ranks.
 
     Attributes:
-        cells: what guards read.
-        harm: code, path and optimizer -> the first visit that does it.
-        unwritten: path, slot, and True for a guard -> the first visit that reads it unwritten.
-        written: path and slot, where it was read and written.
+        cells: the cells that guards read.
+        harm: code, path and optimizer -> the first fault.
+        unwritten: path, slot, and True for a guard -> the first visit that reads the slot unwritten.
+        written: path and slot, where the slot was read after it was written.
     """
 
     cells: StubCells
@@ -87,10 +87,10 @@ class Machine(Visits):
     def __init__(self, plan: Plan, absent: Collection[str], optimizers: Collection[str], *, ranks: bool) -> None:
         optional = {*resources_of([ref for plan_node in plan.nodes for ref in plan_node.optional])} - {*absent}
         program = Program(plan, dict.fromkeys(optional, object()), new_instance=stub)
-        program.resources.pop("ranks", None)  # what they do together is not modelled
+        program.resources.pop("ranks", None)  # ranks are not simulated
         nodes = program.nodes
         self._bypassed = {node.path for node in nodes if node.bypassed}
-        for node in nodes:  # one that does nothing has a position too
+        for node in nodes:  # bypassed nodes have a position too
             node.bypassed = False
         self.cells = StubCells(program, SIZES[0], self._bypassed, self._unwritten_by_guard)
         super().__init__(program, self.cells)
@@ -116,7 +116,7 @@ class Machine(Visits):
         asked = self.cells.registers.read
         self._may_end = {node for node, name in asked if name in ("exhausted", "empty")}
         self._resets: dict[Scope, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
-        for node in nodes:  # its fields, and the values with which its graph is entered
+        for node in nodes:  # its fields, and their values where its graph is entered
             fields = [field for field in node.kind.fields.values() if field.stored and not field.stays]
             defaults = {field.name: field.default for field in fields}
             self._resets.setdefault(node.scope, []).append((node.fields, defaults))
@@ -131,7 +131,7 @@ class Machine(Visits):
         return self._snapshot(self.program.start_of(self.program.main).index)
 
     def follow(self, state: State, *, is_sure: bool) -> Iterator[tuple[State, Trail, bool]]:
-        """The states after a visit, with the visits made and True if nothing was chosen."""
+        """The states that follow a state, each with the visits on the way, and True if every run takes them."""
         questions, self._state, self._is_state_sure = self.cells.questions, state, is_sure
         questions.choices.clear()
         while True:
@@ -228,7 +228,7 @@ class Machine(Visits):
     # ---- bodies
 
     def _reset(self, scope: Scope, kept: Collection[object] = ()) -> None:
-        """A graph is entered: its progress is at the defaults, and nothing in it is known, except some answers."""
+        """Reset the progress of a graph, and the answers to its questions, except those kept."""
         for fields, defaults in self._resets[scope]:
             fields.update(defaults)
         self.cells.questions.forget(scope, kept)
@@ -244,7 +244,7 @@ class Machine(Visits):
         return [functools.partial(self._leave, scope)] if scope.outer is not None else []
 
     def _leave(self, body: Scope) -> None:
-        """A body is left: what nothing outside reads is as if it had not run."""
+        """Leave a body: what nothing outside reads is reset, so that there are fewer states."""
         outer = self.program.nodes_around(body)[-1]
         self.watch.leave(body, self.program.nodes[self._trail[-1]])
         self._trail.append(outer.index)
@@ -259,7 +259,7 @@ class Machine(Visits):
         self._is_over = True
         self.watch.end(self.program.nodes[self._trail[-1]])
 
-    # ---- harm
+    # ---- faults
 
     def _visit(self) -> Visit:
         return Visit(self._state, tuple(self._trail), self._is_state_sure and not self.cells.questions.choices)
@@ -282,16 +282,16 @@ class Machine(Visits):
         key, visit = (node.path, slot, is_guard), self._visit()
         if key not in self.unwritten or (visit.is_sure and not self.unwritten[key].is_sure):
             self.unwritten[key] = visit
-        self.program.slots[slot] = True  # so that it is reported once, not at every reader
+        self.program.slots[slot] = True  # reported once, not at every reader
 
 
 @final
 class Exploration:
-    """The states that a machine can reach, the nearest first.
+    """The states that a machine can reach, nearest first.
 
     Attributes:
-        is_whole: False if there were too many.
-        graph: the numbers of the states, with the visits from one to the next. The first is that of a run that is over.
+        is_whole: False if there were more than `MOST_STATES`.
+        graph: the numbers of states, with the visits from one to the next. 0 is the state of a run that is over.
         states: by number.
     """
 
@@ -302,11 +302,11 @@ class Exploration:
         self.states = [OVER, *map(machine.first, sizes)]
         self._first = range(1, len(self.states))
         self._numbers = {state: number for number, state in enumerate(self.states)}
-        sure = {1}  # every run with the first of the sizes begins with these
-        for before, state in enumerate(self.states):  # which grows
+        sure = {1}  # the states with which every run of the first size begins
+        for before, state in enumerate(self.states):  # which grows meanwhile
             if len(self.states) > MOST_STATES:
                 self.is_whole = False
-                self.graph.add_edge(before, 0, trail=())  # where nobody has looked, a run may end
+                self.graph.add_edge(before, 0, trail=())  # a run may end in what is not explored
                 continue
             for after, trail, is_sure in machine.follow(state, is_sure=before in sure) if before else ():
                 number = self._numbers.setdefault(after, len(self.states))
@@ -317,12 +317,12 @@ class Exploration:
                     self.graph.add_edge(before, number, trail=trail)
 
     def path_to(self, visit: Visit) -> list[ProgramNode]:
-        """The nodes on a shortest way to a visit."""
+        """The nodes on a shortest path to a visit."""
         last = self._numbers[visit.state]
         first = next(number for number in self._first if self.states[number][1] == visit.state[1])  # of the same sizes
         return self.visited(networkx.shortest_path(self.graph, first, last), visit.trail)
 
     def visited(self, numbers: list[int], trail: Trail = ()) -> list[ProgramNode]:
-        """The nodes visited on a way through states, and on the visits after it."""
+        """The nodes visited on a path through states, and on a trail after it."""
         trails = [self.graph.edges[pair]["trail"] for pair in itertools.pairwise(numbers)]
         return [self.machine.program.nodes[position] for each in (*trails, trail) for position in each]

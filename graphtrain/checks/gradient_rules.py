@@ -17,7 +17,7 @@ UNUSED: tuple[State, ...] = ("raw", "exchanged", "scaled", "final", "scaled apar
 
 @dataclass(frozen=True)
 class Fault:
-    """The problem of an effect in a state; `{node}` and `{optimizer}` are filled in."""
+    """The problem of an effect in a state. Its texts have placeholders, such as `{node}` and `{optimizer}`."""
 
     code: str
     message: str
@@ -81,7 +81,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "`accumulation_reached` does",
     ),
     "G402": (
-        "`{node}` adds gradients of {optimizer} to some that were clipped or changed already: the sum is not",
+        "`{node}` adds gradients of {optimizer} to some that are already clipped or changed",
         _ORDER,
     ),
     "G403": (
@@ -90,14 +90,14 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     ),
     "G404": (
         "`{node}` clears gradients of {optimizer} that no step has used",
-        "clear them after the step; where no step is meant to be taken with them, as where another optimizer shares "
-        "the parameters, put a node of the kind `use` for {optimizer} before it; the kind `discard` drops them",
+        "clear them after the step. If no step is meant to use them, as where another optimizer shares the parameters, "
+        "put a node of the kind `use` for {optimizer} before it; the kind `discard` drops them",
     ),
     "G405": (
-        "`{node}` adds gradients of {optimizer} to those of the step before, which were not cleared",
+        "`{node}` adds gradients of {optimizer} to those of the last step, which were not cleared",
         "route every path from the step to here through a node that clears them, such as `zero_grad`",
     ),
-    "G406": ("`{node}` {does} gradients of {optimizer} after the step was taken with them", _ORDER),
+    "G406": ("`{node}` {does} gradients of {optimizer} after the step has used them", _ORDER),
     "G411": (
         "`{node}` {does} gradients of {optimizer} where there are none",
         "route every path to it through a backward pass, or guard it by a count of backward passes",
@@ -111,15 +111,15 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     "G413": ("`{node}` adds gradients of {optimizer} to some that were {done} already", _ORDER),
     "G414 owe": (
         "`{node}` adds gradients of {optimizer} to some that `{divisor}` has divided",
-        "divide once a window",
+        "divide once per window",
     ),
     "G414 divide mixed": (
-        "`{node}` divides gradients of {optimizer} by `{divisor}`, by which not every loss was multiplied",
-        'let each node on the path that runs backward do so: reads = {{ loss_scale = "{divisor}" }}',
+        "`{node}` divides gradients of {optimizer} by `{divisor}`, and some losses were not multiplied by it",
+        'let every node on the path that runs backward read it: reads = {{ loss_scale = "{divisor}" }}',
     ),
     "G414 divide": (
         "`{node}` divides gradients of {optimizer} by `{divisor}` a second time",
-        "divide once a window",
+        "divide once per window",
     ),
     "G414 step": (
         "`{node}` steps {optimizer} with gradients that were not divided by `{divisor}`",
@@ -130,11 +130,11 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         'sum them over ranks before: insert("exchange", before="clip")',
     ),
     "G703": (
-        "`{node}` exchanges gradients of {optimizer} that were clipped already: each rank has clipped its own part",
+        "`{node}` exchanges gradients of {optimizer} that are clipped already: each rank has clipped its own part",
         _ORDER,
     ),
     "G703 read": (
-        "`{node}` reads gradients of {optimizer} before they are exchanged: those of one rank, which differ",
+        "`{node}` reads gradients of {optimizer} before they are exchanged: each rank has others",
         "put it after `exchange`",
     ),
     "G704": (
@@ -146,7 +146,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
 
 
 def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
-    """(effect, state) -> the state after it, and the problem, if there is one."""
+    """(effect, state) -> the state after it, and the fault or None."""
     rules: dict[tuple[str, State], tuple[State, Fault | None]] = {}
     first, *rows = table.strip("\n").splitlines()
     for row in rows:
@@ -176,8 +176,8 @@ NEVER_CLEARED = Fault(
 STEP_WITHIN = Fault(
     "G702",
     _FAULTS["G702"][0],
-    "they are computed within the same visit: train in one process, or let the kind of `{node}` sum them over ranks "
-    "before its step, as `closure_step` does",
+    "the same visit computes them: train in one process, or let the kind of `{node}` sum them over ranks before its "
+    "step, as `closure_step` does",
 )
 OPEN = Fault(
     "G407",
@@ -187,13 +187,13 @@ OPEN = Fault(
 )
 TOO_EARLY = Fault(
     "G409",
-    "`{node}` divides the loss by `{window}`, and `{acting}` ends the window after {passes} of {size} backward passes",
+    "`{node}` divides the loss by `{window}`, but `{acting}` ends the window after {passes} of {size} backward passes",
     "route the path through a guard that reads whether the window is full, as `accumulation_reached` does; do not "
     'divide: reads = {{ window = "1" }} of `{node}`; or use the kind `discard` to throw a window away',
 )
 MISCOUNTED = Fault(
     "G409",
-    "`{node}` divides the loss by `{window}`, and adds to a window that is full: {passes} backward passes would be "
+    "`{node}` divides the loss by `{window}`, but adds to a window that is full: {passes} backward passes would be "
     "divided by {size}",
     "`{window}` counts backward passes: set a multiple of those between two guards for a mean; for a sum return one "
     'loss from one step function; or allow = ["G409"] if that is meant',

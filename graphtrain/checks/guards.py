@@ -1,6 +1,6 @@
-"""G2xx: guards, and expressions that nodes read, parse; their names and fields exist and have the right types.
+"""G2xx: guards and expressions parse; their names and fields exist, with the right types.
 
-No guard is constant or repeated, and nothing is defined in terms of itself.
+No guard is constant, repeated, unused, or defined in terms of itself.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import networkx
 
 from graphtrain.checks.cycles import cycles
+from graphtrain.graph.closures import COMPARISONS, constant_value
 from graphtrain.graph.elements import Edge, Problem, Severity, nodes_of
-from graphtrain.kind.parameter import Parameter, known_mode
-from graphtrain.language.closures import COMPARISONS, constant_value
-from graphtrain.language.syntax import (
+from graphtrain.graph.syntax import (
     FUNCTIONS,
     Constant,
     Expression,
@@ -23,6 +22,7 @@ from graphtrain.language.syntax import (
     is_expression,
     walk,
 )
+from graphtrain.kind.parameter import Parameter, known_mode
 from graphtrain.names import suggestion
 from graphtrain.plan.scope import (
     Ref,
@@ -39,15 +39,15 @@ from graphtrain.printable import one_line
 _Fault = tuple[str, str, str]
 """A code, a message and a hint."""
 
-# How a metric, or the loss, decides: expressions read counts and Python numbers.
+# How to let a metric or the loss decide, which expressions cannot read.
 METRIC_HINT = (
-    'the overlay `early_stop` ends a run by a metric (early_stop.monitor = "val/loss"), `return loss, graphtrain.STOP` '
-    "of a step function by the loss; for anything else, a node of yours writes a Python number, as float(loss)"
+    'the overlay `early_stop` ends a run by a metric (early_stop.monitor = "val/loss"); a step function ends it with '
+    "`return loss, graphtrain.STOP`; for anything else, let a node of yours write a Python number, as float(loss)"
 )
 
 
 def check_expressions(scope: Scope) -> Iterator[Problem]:
-    """Every problem of the guards of one graph, and of the expressions that its nodes read, each by itself."""
+    """Every problem of a guard, or of an expression that a node reads, in one graph."""
     for node in scope.graph.nodes.values():
         kind = scope.kinds[node.name]
         for name in scope.expressions(node):
@@ -55,12 +55,12 @@ def check_expressions(scope: Scope) -> Iterator[Problem]:
             if name not in kind.varying or name in node.parameters or not isinstance(node.reads[name], str):
                 varying = ", ".join(other for other in kind.varying if other in kind.parameters) or "none"
                 message = f"`{node.name}.{name}` cannot be given an expression: it is read once, has a value, or is a"
-                hint = f"the parameters of `{kind.name}` that are read at every visit: {varying}"
+                hint = f"parameters of `{kind.name}` that can be expressions: {varying}"
                 yield scope.problem("G211", f"nodes.{node.name}.reads.{name}", f"{message} list", hint)
     for ref in _expressions(scope):
         yield from _problems(ref)
         if ref.parameter is _GUARD and (name := ref.name.removeprefix(scope.path)) in _slots(scope):
-            message = f"a slot is called `{name}` too, so the name means two things"
+            message = f"a slot has the same name, `{name}`"
             yield _problem(ref, "G208", message, "rename the guard")
 
 
@@ -91,7 +91,7 @@ def _problem(ref: Ref, code: str, message: str, hint: str = "", severity: Severi
 
 
 def _problems(ref: Ref) -> Iterator[Problem]:
-    """The problem of the text of an expression, or else those of its names, or else that of its types."""
+    """The problem of the syntax of an expression, else the problems of its names, else that of its types."""
     scope, parameter = ref.scope, ref.parameter
     assert scope is not None, "it is an expression"
     try:
@@ -102,7 +102,7 @@ def _problems(ref: Ref) -> Iterator[Problem]:
         word = _TAKEN_AS.get(received, received)
         if parameter is not None and "unknown" not in (received, wanted) and wanted not in (received, word):
             article = "an" if received == "integer" else "a"
-            message = f"expected {parameter.type_name}, and the expression is {article} {received}"
+            message = f"expected {parameter.type_name}, but the expression is {article} {received}"
             faults = [("G204", message, _HINTS.get((word, wanted), ""))]
     except GuardSyntaxError as error:
         faults = [("G201", str(error), "")]
@@ -132,7 +132,7 @@ def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[_F
             if name not in _slots(scope):
                 yield "G202", f"unknown name `{name}`", _meant(scope, name, text)
             elif any(resources_of([scope.resolve(name)])):
-                message = f"no node writes a slot `{name}`: an expression reads saved state, no resources"
+                message = f"no node writes a slot `{name}`: expressions read slots and fields, not resources"
                 yield "G202", message, suggestion(name, {*scope.written, *scope.graph.guards})
         elif isinstance(part, FieldOf):
             yield from field_faults(scope, part.node, part.field, ("G202", "G203"))
@@ -143,23 +143,23 @@ def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[_F
 
 
 def _meant(scope: Scope, name: str, text: str) -> str:
-    """A hint for a name that means nothing in an expression."""
+    """A hint for an unknown name in an expression."""
     if name in scope.graph.nodes:
         return f"`{name}` is a node; read one of its fields: {', '.join(readable_fields(scope, name))}"
     if (counter := scope.graph.units.get(name) or scope.graph.units.get(f"{name}s")) is not None:
-        return f"the clock counts it: read `{counter}`"
+        return f"it is a unit of the clock: read `{counter}`"
     if known_mode(name) is not None or f"{name}/" in text:
         return METRIC_HINT
     return suggestion(name, [*scope.graph.guards, *_slots(scope)])
 
 
 def _slots(scope: Scope) -> set[str]:
-    """The slots that some node writes or reads, those of enclosing graphs included."""
+    """The slots that nodes write or read, in this graph and those around it."""
     return set[str]().union(*[around.written | around.read for around in scope.around])
 
 
 def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) -> Iterator[_Fault]:
-    """What is wrong with a field that does not exist, with the code of a missing node or that of a missing field."""
+    """The fault of a field that does not exist; `codes`: that of a missing node, and that of a missing field."""
     if node_at(scope, node) is None:
         yield codes[0], f"unknown node `{node}` in `{node}.{field}`", suggestion(node, nodes_of(scope.graph))
     elif field_type(scope, node, field) is None:
@@ -170,7 +170,7 @@ def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) ->
 
 
 class ValueTypeError(Exception):
-    """Types that do not fit in an expression."""
+    """Types in an expression that do not match."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -212,11 +212,11 @@ def type_of(scope: Scope, expression: Expression) -> ValueType:
     return "unknown" if "unknown" in result else result.pop() if len(result) == 1 else "number"
 
 
-# ---- what guards mean together; the names and types of all graphs are sound
+# ---- guards together, once names and types of all graphs have no errors
 
 
 def check_guards(main: Scope) -> Iterator[Problem]:
-    """Every guard of a graph or of one inside it that is defined in terms of itself, constant, repeated, or unused."""
+    """Every guard, also in nested graphs, that is defined in terms of itself, constant, repeated, or unused."""
     refs = {ref.name: ref for scope in main.with_inner() for ref in _expressions(scope)}
     paths = list(cycles(networkx.DiGraph({name: list(_named(ref)) for name, ref in refs.items()}), refs))
     for path in paths:
@@ -245,8 +245,8 @@ def _of_scope(scope: Scope) -> Iterator[Problem]:
             continue
         name = ref.name.removeprefix(scope.path)
         if (constant := constant_value(scope.guards[name])) is not None:
-            hint = "an edge that is always taken needs no guard; one that is never taken can be removed"
-            yield _problem(ref, "G205", f"is always {str(constant).lower()}, whatever happens", hint)
+            hint = "an edge that is always taken needs no guard; an edge that is never taken can be removed"
+            yield _problem(ref, "G205", f"is always {str(constant).lower()}", hint)
         if name not in used:
             yield _problem(ref, "G209", "no edge and no expression names it", severity="warning")
     for source, leaving in scope.graph.edges.items():

@@ -1,4 +1,4 @@
-"""G401, G408 to G410: each node names its optimizer, which has gradients and is stepped; windows keep their size."""
+"""G401, G408 to G410: nodes name their optimizer if there are several; each has gradients and is stepped."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def optimizers_in(nodes: Iterable[PlanNode]) -> dict[str, dict[str, PlanNode]]:
 
 
 def check_optimizers(main: Scope, nodes: Sequence[PlanNode]) -> Iterator[tuple[Problem, list[str]]]:
-    """Every problem, with the optimizers whose gradients say nothing then."""
+    """Every problem, with the optimizers whose gradients need no further check."""
     optimizers, unbound = optimizers_in(nodes), [node for node in nodes if _is_unbound(node)]
     if len(optimizers) > 1 and unbound:
         named = [name for node in nodes if node not in unbound for each in node.actions for name in each.optimizers]
         several = list(dict.fromkeys(named if len({*named}) > 1 else optimizers))
         listed = ", ".join(f'"{each}"' for each in several)
-        # By the node of the outermost graph, where one line fixes all that is inside.
+        # Reported at the node in the outermost graph, where one line fixes everything inside.
         for name, node in {each.path.partition("/")[0]: each for each in reversed(unbound)}.items():
             default = node.scope.named_by(node.node, "optimizer")
-            message = f"`{node.path}` acts on the gradients of `{default}` by default, and there are several optimizers"
-            hint = f'name the one it is for: reads = {{ optimizer = "{several[-1]}" }}; or all: '
+            message = f"`{node.path}` acts on the gradients of `{default}` by default, but there are several optimizers"
+            hint = f'name its optimizer: reads = {{ optimizer = "{several[-1]}" }}; or all: '
             hint += f"reads = {{ optimizer = [{listed}] }}"
             yield main.problem("G410", f"nodes.{name}", f"{message}: {quoted(several)}", hint), [*optimizers]
         return
@@ -45,27 +45,27 @@ def check_optimizers(main: Scope, nodes: Sequence[PlanNode]) -> Iterator[tuple[P
         for read, ref in node.reads:
             if read.name == "window" and ref.name in sizes:
                 message = f"`{node.path}` divides the loss by `{ref.name}`, which may change while a window is open"
-                hint = f'read the size with which the window opened: window = "{sizes[ref.name]}"'
+                hint = f'read the size that the open window has: window = "{sizes[ref.name]}"'
                 yield node.problem("G409", message, hint, path=(node.path,)), []
     for name, effects in optimizers.items():
         if "step" in effects and "backward" not in effects:
             node = effects["step"]
-            message = f"`{node.path}` steps `{name}`, for which no node computes gradients"
+            message = f"`{node.path}` steps `{name}`, but no node computes its gradients"
             hint = 'add a node that runs backward, as in insert("train_batch", after=...)'
             yield node.problem("G401", message, hint, path=(node.path,)), [name]
         elif "backward" in effects and not {"step", "use"} & effects.keys():
             node = effects["backward"]
-            message = f"`{name}` is never stepped: `{node.path}` computes gradients for it, and no node uses them"
+            message = f"`{name}` is never stepped: `{node.path}` computes its gradients, but no node uses them"
             hint = 'add a node of the kind `step`, as in insert("step", after=...)'
             yield node.problem("G408", message, hint, path=(node.path,)), [name]
 
 
 def _is_unbound(node: PlanNode) -> bool:
-    """True if a node acts on the gradients of its optimizer, or counts them, and neither it nor one around names it."""
+    """True if a node changes gradients or counts passes, and neither it nor a node around it names the optimizer."""
     acting = [each for each in node.actions if each.slot == "optimizer" and each.effect != "read"]
     if not acting and all(declared.counts != "backward" for declared in node.kind.fields.values()):
-        return False  # its kind names the optimizers by separate slots; one that only reads changes nothing
-    inner, is_of_overlay = node.node, False  # which did not know the optimizer that the graph names
+        return False  # its kind has a slot for each optimizer, or only reads
+    inner, is_of_overlay = node.node, False  # an overlay does not know the optimizer of the graph
     for scope in node.scope.around[::-1]:
         is_of_overlay |= any(edit.subject == inner.name and edit.adds for edit in scope.graph.layers.done)
         if "optimizer" in inner.reads or (scope.graph.optimizer and not is_of_overlay):

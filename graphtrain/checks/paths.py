@@ -21,10 +21,10 @@ from graphtrain.program.resources import PROVIDED
 def check_paths(
     plan: Plan, optimizers: Collection[str], *, ranks: bool, supplied: Collection[str] | None
 ) -> tuple[list[Problem], set[str]]:
-    """Every problem; and the nodes that divide gradients which were exchanged.
+    """Every problem; and the paths of the nodes that divide exchanged gradients.
 
     Arguments:
-        optimizers: those whose gradients are followed.
+        optimizers: the optimizers whose gradients are followed.
         ranks, supplied: as for `check_graph`.
     """
     alone = set() if ranks else {RANKS}
@@ -35,26 +35,26 @@ def check_paths(
     exploration = Exploration(Machine(plan, alone | absent, optimizers, ranks=ranks), sizes)
     problems = [*_harm(exploration, plan), *_unwritten(exploration)]
     if not exploration.is_whole:
-        message = f"not checked any further: there are more than {len(exploration.states):,} states"
-        hint = "put a part into a nested graph, or use fewer conditions"
+        message = f"not checked completely: the graph has more than {len(exploration.states):,} states"
+        hint = "move a part into a nested graph, or use fewer guards"
         problems.append(plan.main.problem("G503", f"nodes.{plan.graph.start}", message, hint, severity="warning"))
     traps = traps_in(exploration)
     severity: Severity = "error"
     if supplied is None and not traps:
-        severity, traps = "warning", _traps_lacking(plan, optional, alone)  # they may be supplied, or not
+        severity, traps = "warning", _traps_lacking(plan, optional, alone)  # if they are not supplied
     elif traps and absent and not traps_in(Exploration(Machine(plan, alone, (), ranks=ranks), SIZES[:1])):
-        traps = _traps_lacking(plan, absent, alone)  # that is the reason
-    # A window that is not cleared, or is of no optimizer, never fills: that is reported.
+        traps = _traps_lacking(plan, absent, alone)  # the missing resources are the reason
+    # A window that is never cleared, or of no optimizer, never ends: that is reported already.
     is_windowed = optimizers_in(plan.nodes).keys() <= {*optimizers} and "G405" not in {each.code for each in problems}
     problems += [trap.problem(severity) for trap in traps if is_windowed or not trap.reads_windows]
     return problems, exploration.machine.watch.divides_exchanged
 
 
 def _traps_lacking(plan: Plan, absent: Collection[str], alone: Collection[str]) -> list[Trap]:
-    """The loops that a run without optional resources never leaves: without one that is the reason, or without all.
+    """The loops that a run without optional resources never leaves: without a single one, else without all.
 
     Arguments:
-        alone: the resources that one process does not have.
+        alone: the resources that only runs of several ranks have.
     """
 
     def traps(names: Collection[str]) -> list[Trap]:
@@ -66,7 +66,7 @@ def _traps_lacking(plan: Plan, absent: Collection[str], alone: Collection[str]) 
 
 
 def _names(nodes: Iterable[ProgramNode]) -> tuple[str, ...]:
-    """The paths of nodes; a body that is entered and left at once is named once."""
+    """The paths of nodes; a repeated path counts once."""
     return tuple(path for path, _ in itertools.groupby(node.path for node in nodes))
 
 
@@ -114,7 +114,7 @@ def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
 
 
 def _unwritten(exploration: Exploration) -> Iterator[Problem]:
-    """The slots that are read before something has written them; a warning where that is so on some paths alone."""
+    """The slots that are read before they are written; a warning if that is so only on some paths."""
     machine = exploration.machine
     for (path, slot, is_guard), visit in machine.unwritten.items():
         node = machine.program.by_path[path]
@@ -122,12 +122,12 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
         is_certain = visit.is_sure or (never and not is_guard)
         writing = quoted([other.path for other in machine.program.nodes if slot in other.plan_node.writes])
         reads = f"a guard on an edge leaving `{path}` reads" if is_guard else f"`{path}` reads"
-        on = "before" if is_certain else "before on some path"
+        on = "" if is_certain else " on some path"
         move = "move the edge to where it is written" if is_guard else "give the read a default (`= None`)"
         yield node.scope.problem(
             "G303" if is_certain else "G304",
             f"{'edges' if is_guard else 'nodes'}.{node.node.name}",
-            f"{reads} `{slot}`, which nothing has written {on}: it is written by {writing}",
+            f"{reads} `{slot}` before it is written{on}: it is written by {writing}",
             f"route every path through {writing} first, or {move}",
             severity="error" if is_certain else "warning",
             path=_names(exploration.path_to(visit)),

@@ -1,7 +1,7 @@
-"""G7xx: several ranks follow the same path through a graph. Rules for gradients are in `checks.gradient_rules`.
+"""G7xx: all ranks follow the same path through a graph. Rules for gradients are in `checks.gradient_rules`.
 
-Every rank trains on its own batches, so values computed from a batch *differ* between ranks, until a node in which
-ranks synchronise makes them one value. These checks apply only to runs of several ranks.
+Every rank trains on its own batches, so values computed from a batch *differ* between ranks until a node that
+synchronises makes one value of them. These checks are for runs of several ranks.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from graphtrain.graph.elements import Problem
+from graphtrain.graph.syntax import FieldOf, walk
 from graphtrain.kind.fields import EPOCH_FIELDS, IDLE, ROUND, Field
-from graphtrain.language.syntax import FieldOf, walk
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of
 
 # Fields that the engine counts, equal on every rank.
 _OF_ENGINE = ("runs", "due", "fired")
-# Effects on gradients or weights that are equal on all ranks.
+# Effects that must be equal on all ranks.
 _ALIKE = ("scale", "clip", "use", "step")
-# The parameter of a kind that divides gradients by what it reads: whether it sums that over ranks first.
+# The parameter of kinds that divide gradients by a value: True sums the value over ranks first.
 _OVER_RANKS = "over_ranks"
 
 
 def check_ranks(plan: Plan, dividing: Collection[str]) -> Iterator[Problem]:
-    """Problems by which ranks diverge, or take a part for the whole.
+    """Every value by which ranks would diverge, or that is of one rank where all are meant.
 
     Arguments:
         dividing: the paths of the nodes that divide gradients which were exchanged.
@@ -35,8 +35,8 @@ def check_ranks(plan: Plan, dividing: Collection[str]) -> Iterator[Problem]:
             yield scope.problem(
                 "G701",
                 where,
-                f"{does} `{shown}`, which differs between ranks: it is computed from a batch, and each has its own",
-                f"{hint}make one value of it after `{writer}`, in a kind that declares `synchronises` and gathers it",
+                f"{does} `{shown}`, which differs between ranks: it is computed from the batch of each",
+                f"{hint}make one value of it after `{writer}`, in a kind declared with `synchronises` that gathers it",
             )
     yield from _windows(plan)
 
@@ -45,12 +45,12 @@ def check_ranks(plan: Plan, dividing: Collection[str]) -> Iterator[Problem]:
 
 
 def _differing(plan: Plan) -> dict[str, str]:
-    """The slots (by path) and fields (``"node.field"``) that differ between ranks, with the node that makes each."""
+    """The slots (by path) and fields (``"node.field"``) that differ between ranks -> the node that writes each."""
     writers: dict[str, str] = {}
     for plan_node in plan.nodes:
         kind = plan_node.kind
-        if kind is not None and (kind.fetches or ROUND in kind.fields):  # it gives each rank a part of its batch
-            # What step functions learn about a batch, and not about the epoch, concerns the batch of one rank.
+        if kind is not None and (kind.fetches or ROUND in kind.fields):  # each rank has another batch
+            # Inputs of step functions about a batch, not about the epoch, are those of one rank.
             inputs = {*kind.step_inputs.values()} - {*EPOCH_FIELDS, "loader"} if kind.fetches else ()
             names = [*plan_node.own_writes, *(f"{plan_node.path}.{name}" for name in (*inputs, IDLE))]
             writers |= dict.fromkeys(names, plan_node.path)
@@ -64,7 +64,7 @@ def _differing(plan: Plan) -> dict[str, str]:
 
 
 def _derived_from(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -> Iterator[str]:
-    """What a node makes of values that differ."""
+    """The slots and fields that a node computes from values that differ."""
     kind, path = plan_node.kind, plan_node.path
     if plan_node.body is not None:
         inner = [f"{plan_node.body.path}{name}" for name in outputs_of(plan_node.body.graph)]
@@ -80,13 +80,13 @@ def _derived_from(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -
         yield f"{path}.due"
     if kind.synchronises or plan_node.body is not None:
         return
-    if _first((target for _, target in plan_node.visit_reads), writers) is not None:
+    if _first((ref for _, ref in plan_node.visit_reads), writers) is not None:
         fields = [name for name, field in kind.fields.items() if name not in _OF_ENGINE and field.counts is None]
         yield from (*plan_node.writes, *(f"{path}.{name}" for name in fields))
 
 
 def _first(refs: Iterable[Ref], writers: Mapping[str, str]) -> str | None:
-    """The first read value that differs."""
+    """The first value, among some references, that differs."""
     named = (str(part) for ref in refs for part in ref.simple() if part.kind != "resource")
     return next((name for name in named if name in writers), None)
 
@@ -94,10 +94,10 @@ def _first(refs: Iterable[Ref], writers: Mapping[str, str]) -> str | None:
 def _followed(
     plan: Plan, dividing: Collection[str], writers: Mapping[str, str]
 ) -> Iterator[tuple[Scope, str, str, Iterable[Ref], str]]:
-    """What has to be the same on all ranks, with what it reads: where, in words, and a hint."""
+    """What must be equal on all ranks: its scope, the place, the words of a message, what it reads, and a hint."""
     for scope in plan.scopes.values():
         for guard, text in scope.graph.guards.items():
-            # Of what is due by such a value, the node is reported.
+            # Where a node is due by such a value, the node is reported.
             refs = [ref for ref in scope.read_in(scope.parse(text)) if ref.kind != "field" or ref.name != "due"]
             yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
     for plan_node in plan.nodes:
@@ -107,17 +107,17 @@ def _followed(
         is_alike = {action.effect for action in plan_node.actions} & {*_ALIKE}
         reads: dict[str, Ref] = {**plan_node.expressions} if is_alike else {}
         if path in dividing and not plan_node.parameters.get(_OVER_RANKS, kind is not None and kind.synchronises):
-            reads = {read.name: target for read, target in plan_node.visit_reads}
+            reads = {read.name: ref for read, ref in plan_node.visit_reads}
         hint = f"set {_OVER_RANKS} = true; or " if _OVER_RANKS in plan_node.parameters else ""
-        for read, target in reads.items():
-            yield scope, f"{where}.reads.{read}", f"`{path}.{read}` reads", [target], hint
+        for read, ref in reads.items():
+            yield scope, f"{where}.reads.{read}", f"`{path}.{read}` reads", [ref], hint
 
 
 # ---- G706: windows
 
 
 def _windows(plan: Plan) -> Iterator[Problem]:
-    """Every reader of the backward passes of one rank in a window, where those of all are meant."""
+    """Every read of the backward passes of one rank in a window, where those of all ranks are meant."""
     for plan_node in plan.nodes:
         if not any(action.effect == "backward" for action in plan_node.actions):
             continue
@@ -130,7 +130,7 @@ def _windows(plan: Plan) -> Iterator[Problem]:
                         "G706",
                         f"nodes.{plan_node.node.name}.reads.{read.name}",
                         f"`{plan_node.path}` reads `{owner.path}.{counter.target}` as `{read.name}`: the backward "
-                        "passes of one rank, while the gradients of all are summed",
+                        "passes of one rank, but the gradients of all ranks are summed",
                         f'read the size of the whole window: reads = {{ {read.name} = "{size}" }}',
                     )
     for scope in plan.scopes.values():
@@ -149,7 +149,7 @@ def _windows(plan: Plan) -> Iterator[Problem]:
 
 
 def _sized_by(plan: Plan, ref: Ref) -> tuple[PlanNode, Field] | None:
-    """The node and its window counter, if a reference is its size on one rank."""
+    """The node and the field that count a window, if a reference is the size of that window on one rank."""
     path, name = (ref.path, ref.name) if ref.kind == "field" else ("", "")
     if ref.kind != "field" and ref.parameter is not None:
         path, _, name = ref.name.rpartition(".")

@@ -1,4 +1,4 @@
-"""What the state of an explored graph holds beside its position: answers to what is not known, and counters."""
+"""What the state of an explored graph has besides its position: answers to questions, and counters."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from graphtrain.program.bind import ProgramNode
 
 @final
 class Questions:
-    """What is not known. An answer stays until a visit may change it, so that a run cannot contradict itself.
+    """Questions about what is not known. An answer is kept until a visit may change it.
 
     Attributes:
         outcomes: the answers, by the number of the question; None if it was not asked.
-        first: those with which a run, or a visit of a body, begins.
-        choices: the answers that were chosen in the present visit, in order.
-        asked: how many of these were asked for, in this round of choices.
+        first: the answers with which a run, or a visit of a body, begins.
+        choices: the answers chosen in the present visit, in order.
+        asked: how many of these have been used.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Questions:
         self._numbers: dict[tuple[Scope, object], int] = {}
 
     def number(self, scope: Scope, question: object, first: bool | None = None) -> tuple[int, bool]:
-        """The number of a question of a graph, and True if it is new."""
+        """The number of a question about a graph, and True if it is new."""
         is_new = (scope, question) not in self._numbers
         if is_new:
             self._numbers[scope, question] = len(self.outcomes)
@@ -38,13 +38,13 @@ class Questions:
         return self._numbers[scope, question], is_new
 
     def forget(self, scope: Scope, kept: Collection[object] = ()) -> None:
-        """Give the questions of a graph, and of those inside it, their first answers, except some."""
+        """Reset the questions about a graph and the graphs inside it to their first answers, except those kept."""
         for (other, question), number in self._numbers.items():
             if other.path.startswith(scope.path) and question not in kept:
                 self.outcomes[number] = self.first[number]
 
     def ask(self, number: int) -> bool:
-        """The answer to a question; if it has none, the next choice: at first False."""
+        """The answer to a question; without one, the next choice, which is False at first."""
         answer = self.outcomes[number]
         if answer is None:
             if self.asked == len(self.choices):
@@ -54,7 +54,7 @@ class Questions:
         return answer
 
     def choose_others(self) -> bool:
-        """Go on to the next choices; False if there are no others."""
+        """Continue to the next combination of choices; False if there is none."""
         while self.choices and self.choices[-1]:
             self.choices.pop()
         if self.choices:
@@ -63,7 +63,7 @@ class Questions:
 
 
 class _Group(NamedTuple):
-    """Counters that guards compare with each other, the largest number beside them, and what they are divided by."""
+    """Counters that guards compare with each other, the largest number in these guards, and a common divisor."""
 
     members: frozenset[int]
     largest: int
@@ -72,20 +72,21 @@ class _Group(NamedTuple):
 
 @final
 class Registers:
-    """The fields that decide where a run goes, as one tuple of values.
+    """The fields that decide about the path of a run.
 
     Attributes:
-        fields: the dictionaries, and the keys in them.
+        fields: for each, the dictionary and the key in it.
+        read: those that were added since this was last cleared.
     """
 
     def __init__(self) -> None:
         self.fields: list[tuple[dict[str, Any], str]] = []
-        self.read: set[tuple[ProgramNode, str]] = set()  # those that were registered since somebody cleared it
+        self.read: set[tuple[ProgramNode, str]] = set()
         self._numbers: dict[tuple[ProgramNode, str], int] = {}
         self._groups: list[_Group] = []
 
     def add(self, node: ProgramNode, name: str) -> None:
-        """Register a field of a node; nothing happens if it is."""
+        """Add a field of a node, unless it was added before."""
         self.read.add((node, name))
         if (node, name) in self._numbers or name not in node.fields:
             return
@@ -97,7 +98,7 @@ class Registers:
             self._groups.append(_Group(frozenset({self._numbers[node, name]}), 1, 1))
 
     def tie(self, read: Iterable[tuple[ProgramNode, str]], numbers: Iterable[int], periods: Iterable[int]) -> None:
-        """Note that a guard reads some fields together, beside some numbers and remainders."""
+        """Note that a guard reads some fields together, with these numbers and divisors."""
         members = {self._numbers[each] for each in read if each in self._numbers}
         tied = [group for group in self._groups if group.members & members]
         if tied:
@@ -107,7 +108,7 @@ class Registers:
             self._groups.append(_Group(together, largest, math.lcm(*periods, *[group.period for group in tied])))
 
     def values(self) -> tuple[Any, ...]:
-        """The values, with counters that are large folded: comparisons and remainders stay as they are."""
+        """The values. Large counters are reduced so that comparisons and remainders stay the same."""
         values = [fields[name] for fields, name in self.fields]
         for members, largest, period in self._groups:
             most = largest + period

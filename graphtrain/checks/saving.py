@@ -1,4 +1,4 @@
-"""G6xx: a run can be saved: on every cycle while it trains, and where the graph requests a checkpoint."""
+"""G6xx: a run can be saved on every training loop, and where the graph requests a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def check_saving(plan: Plan, slots: Slots) -> Iterator[Problem]:
         late = next(slots.late(point) for point in cycle if point.is_position)
         yield plan.by_path[cycle[0].path].problem(
             "G601",
-            f"the run can keep training without ever reaching a save point: {quoted(sorted(late))} cannot be saved and "
-            "is always still needed",
-            "read it before the loop closes, or keep it as progress of its node",
+            f"the run can train forever without a save point: {quoted(sorted(late))} cannot be saved and is always "
+            "still needed",
+            "read it for the last time before the loop closes, or store it as progress of its node",
             path=_paths(cycle),
         )
     for node in plan.nodes:
@@ -33,13 +33,13 @@ def check_saving(plan: Plan, slots: Slots) -> Iterator[Problem]:
             yield node.problem(
                 "G602",
                 f"after `{node.path}` {quoted(sorted(slots.late(following[0])))} is still needed and cannot be saved: "
-                "the checkpoint is made later, where it can be",
-                "request checkpoints after it was read",
+                "the checkpoint is made at a later node",
+                "request checkpoints after it was read for the last time",
                 severity="warning",
                 path=_paths([Point(node.path, "leaves"), following[0]]),
             )
 
 
 def _paths(points: Iterable[Point]) -> tuple[str, ...]:
-    """The nodes that are visited, each once."""
+    """The paths of the nodes at some points; a repeated path counts once."""
     return tuple(path or END for path, _ in itertools.groupby(point.path for point in points))

@@ -1,4 +1,4 @@
-"""G1xx: names resolve, every node is reached and can reach the end, the edges of a node are complete."""
+"""G1xx: names exist, every node is reached and can reach the end, the edges of a node are complete."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from graphtrain.checks.guards import field_faults
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import END, NESTED, Node, Problem
 from graphtrain.graph.registry import find_graph, known_kinds
+from graphtrain.graph.syntax import NUMBERS, field_of, is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode, show_value
 from graphtrain.kind.trigger import Trigger, known_units
-from graphtrain.language.syntax import NUMBERS, field_of, is_expression
 from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import (
@@ -67,7 +67,7 @@ _NAME = "letters, digits and underscores, not starting with a digit; not a keywo
 
 
 def _is_invalid(name: str) -> bool:
-    """True for a name that a guard cannot read: no identifier, a keyword, a number, or one that is normalized."""
+    """True for a name that a guard cannot read: no identifier, a keyword, a number, or not in the normal form NFKC."""
     is_word = name.isidentifier() and not keyword.iskeyword(name) and name not in NUMBERS
     return not is_word or unicodedata.normalize("NFKC", name) != name
 
@@ -78,11 +78,11 @@ def _is_invalid(name: str) -> bool:
 def _node(scope: Scope, node: Node) -> Iterator[Problem]:
     kind, thing = scope.kinds[node.name], f"nodes.{node.name}"
     if kind is None:
-        hint = "declare it with @node, in a script that `check` imports by --script"
+        hint = "declare it with @node, in a script that `check` imports with --script"
         if meant := suggestion(node.use, known_kinds()):
-            hint = f'{meant} A node of another name has use = "KIND". Or {hint}'
+            hint = f'{meant} A node with another name than its kind has use = "KIND". Or {hint}'
         if find_graph(node.use) is not None:
-            hint = f'`{node.use}` is a graph: give it as graph = "{node.use}"'
+            hint = f'`{node.use}` is a graph: write graph = "{node.use}"'
         yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
         return
     if node.use == NESTED and node.body is None:
@@ -124,7 +124,7 @@ def _parameter(scope: Scope, node: Node, kind: Kind, name: str) -> Iterator[Prob
 
 
 def _trigger(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) -> Iterator[Problem]:
-    """The problems of an amount, or of several; those of `after` and `from` are reached once."""
+    """The problems of a trigger; `after` and `from` take amounts that are reached once."""
     thing, known = f"nodes.{node.name}.{name}", known_units(scope.graph.units)
     for term in trigger.terms:
         if term.unit not in known:
@@ -149,7 +149,7 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
             continue  # `checks.guards`
         is_known = body is None or all(None not in around.kinds.values() for around in body.around)
         if slot not in slots and is_known:
-            hint = suggestion(slot, slots) or "it reads nothing that could be renamed"
+            hint = suggestion(slot, slots) or "it reads no slots"
             kind_name = f", a `{node.use}`," if node.use != node.name else ""
             yield scope.problem("G115", thing, f"`{node.name}`{kind_name} has no slot or parameter `{slot}`", hint)
         for name in (target,) if isinstance(target, str) else target or [""]:
@@ -157,7 +157,9 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
                 yield from _field(scope, f"{thing}.{slot}", *field)
             elif is_expression(name) and not isinstance(target, str):
                 message = f"`{name}` is not a valid name for a slot"
-                yield scope.problem("G115", f"{thing}.{slot}", message, "a list names slots and fields, one at least")
+                yield scope.problem(
+                    "G115", f"{thing}.{slot}", message, "a list has the names of slots and fields, at least one"
+                )
 
 
 def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
@@ -166,9 +168,9 @@ def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     for slot, written in node.writes.items():
         meant = nearest(slot, {*slots} - node.writes.keys())
         if slot not in slots and (slot not in returned or meant or _is_invalid(slot)):
-            hint = suggestion(slot, slots) or "it writes nothing that could be renamed"
+            hint = suggestion(slot, slots) or "it writes no slots"
             if node.body is None and "a repeated step function" in kind.takes:
-                hint = "it calls its step function several times a visit: what that returns cannot go to a slot"
+                hint = "it calls its step function several times in a visit, which then cannot write slots"
             yield scope.problem("G115", thing, f"`{node.name}` writes no slot `{slot}`", hint)
         if _is_invalid(written):
             yield scope.problem("G115", f"{thing}.{slot}", f"`{written}` is not a valid name for a slot", _NAME)
@@ -176,7 +178,7 @@ def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
     for name in kept if isinstance(kept, list | tuple) else ():
         if name not in returned:
             keeps = f"{node.name}.{kind.keeps}"
-            message = f"`{keeps}` names `{name}`, which the node does not write for its step function"
+            message = f"`{keeps}` has `{name}`, which the node does not write for its step function"
             hint = suggestion(str(name), returned) or f'write it: writes = {{ {name} = "{name}" }}'
             yield scope.problem("G115", f"nodes.{keeps}", message, hint)
 
@@ -194,13 +196,13 @@ def _clock(scope: Scope) -> Iterator[Problem]:
         if not dot:
             yield scope.problem("G116", thing, f'expected "node.field", got "{text}"')
         elif "/" in owner and not problems:
-            hint = f"count it on the clock of that graph, or a field of `{owner.partition('/')[0]}` here"
-            yield scope.problem("G116", thing, f"`{text}` is counted in a body, and starts again with it", hint)
+            hint = f"count it on the clock of that graph, or count a field of `{owner.partition('/')[0]}` here"
+            yield scope.problem("G116", thing, f"`{text}` is counted in a nested graph, and restarts with it", hint)
         elif not problems and (kind := scope.kinds[owner]) is not None:
             if field not in kind.fields or kind.fields[field].type not in (int, float, Fraction):
                 yield scope.problem("G116", thing, f"`{text}` is not a number, so no unit can count it")
             elif kind.fields[field].with_gradients:
-                message = f"`{text}` is cleared with the gradients, so no unit can count it"
+                message = f"`{text}` restarts when gradients are cleared, so no unit can count it"
                 yield scope.problem("G116", thing, message, "count in a field of its own, declared as progress(0)")
 
 
@@ -213,7 +215,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
     if source not in graph.nodes:
         yield scope.problem("G101", thing, f"unknown node `{source}`", suggestion(source, graph.nodes))
     elif not leaving and source not in RESERVED:
-        message = f"`{source}` has no edge: the run could not continue from it"
+        message = f"`{source}` has no edge, so the run could not continue after it"
         yield scope.problem("G113", thing, message, f'add {source} = ["..."] to [edges]')
     if not leaving or source not in graph.nodes:
         return
@@ -224,7 +226,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
         if edge.when is not None and edge.when not in graph.guards:
             hint = suggestion(edge.when, graph.guards) or "define it under [guards]"
             if _is_invalid(edge.when):
-                hint = "an edge names its guard; define the expression as a guard"
+                hint = "an edge names its guard; define the expression under [guards]"
             yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint)
     always = [number for number, edge in enumerate(leaving) if edge.when is None]
     if not always:
@@ -232,13 +234,13 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
         hint = f'add a last edge without a guard, or write "{leaving[-1].target}"'
         yield scope.problem("G109", thing, message, hint)
     elif after := ", ".join([f'"{edge}"' for edge in leaving[always[0] + 1 :]]):
-        message = f'"{leaving[always[0]]}" has no guard, so what follows it is never taken: {after}'
+        message = f'"{leaving[always[0]]}" has no guard, so the edges after it are never taken: {after}'
         hint = "move it to the end, or give it a guard"
         yield scope.problem("G110", thing, message, hint)
 
 
 def _reachability(scope: Scope) -> Iterator[Problem]:
-    """The nodes that no path leads to, and those from which none leads to the end; once all edges are complete."""
+    """The nodes to which no path leads, and those from which none leads to the end, once edges are complete."""
     graph, names = scope.graph, list(scope.graph.nodes)
     network = networkx.DiGraph({name: [edge.target for edge in graph.edges.get(name, ())] for name in names})
     if graph.start not in graph.nodes:
@@ -246,7 +248,7 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
     reached = networkx.descendants(network, graph.start) | {graph.start}
     for name in reached - {END}:
         if name not in graph.nodes or not graph.edges.get(name):
-            return  # it is not known yet what it would reach
+            return  # not known until its edges are mended
     for name in names:
         if name not in reached and name not in RESERVED and graph.edges.get(name):
             message = f"no path leads from the start, `{graph.start}`, to `{name}`"
@@ -261,11 +263,11 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
         yield scope.problem("G108", f"nodes.{inside[-1]}", message, hint, path=path)
 
 
-# ---- G119, G303, G307: what a run would refuse at its start, because of the graph alone; runs leave it to this check
+# ---- G119, G303, G307: settings that exclude each other; runs leave these to this check
 
 
 def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
-    """Every node whose settings exclude each other, or those of another one, or that is set up with what is not there.
+    """Every node whose settings exclude each other, or those of another node, or whose `setup` reads a missing value.
 
     Arguments:
         ranks, supplied: as for `check_graph`.
@@ -287,12 +289,14 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
         for name in resources_of([plan_node.scope.read_by(plan_node.node, "scheduler")]):
             other = alone.setdefault((plan_node.scope.path, name, str(trigger)), plan_node)
             if other is not plan_node and (supplied is None or name in supplied):
-                message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at one time ({trigger})"
+                message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at the same time ({trigger})"
                 hint = "remove one of them, or give it another `every`"
-                yield plan_node.problem("G119", f"{message}: each would multiply what the other has set", hint)
+                yield plan_node.problem("G119", f"{message}, so it would be stepped twice", hint)
     for plan_node in plan.nodes_in(plan.main):
         for slot in slots_of([ref for read, ref in plan_node.set_up_with if read.required]):
-            message = f"`{plan_node.path}` is set up with `{slot}` before the graph runs, and only the graph writes it"
+            message = (
+                f"`setup` of `{plan_node.path}` reads `{slot}` before the graph runs, but only the graph writes it"
+            )
             yield plan_node.problem("G303", message, "let it read the slot when it is called, not in `setup`")
     recorded: dict[object, tuple[PlanNode, set[str]]] = {}
     for plan_node in plan.nodes:
@@ -300,7 +304,7 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
             around = [pair for each in plan.nodes_in(plan_node.scope) for pair in (*each.reads, *each.setup_reads)]
             evaluated, name = {*resources_of([ref for _, ref in around])}, plan_node.parameters[parameter]
             other, resources = recorded.setdefault(name, (plan_node, evaluated))
-            if resources != evaluated:  # an evaluation of something else
+            if resources != evaluated:  # another evaluation
                 message = f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`"
                 hint = f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"'
                 yield plan_node.problem("G307", message, hint)

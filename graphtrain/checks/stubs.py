@@ -1,7 +1,7 @@
-"""The cells of a graph that is explored: what is counted has a value, and what data, metrics or time decide is asked.
+"""The cells of an explored graph: counters have values; what data, metrics or time decide is a question.
 
-Numbers are small: an epoch has a few batches, a constant beyond `LARGE` counts as that, and counters are folded by a
-common period where no guard can tell the difference. So a graph has few states.
+So that a graph has few states, numbers are small: an epoch has a few batches, a constant above `LARGE` is replaced by
+it, and large counters are reduced where no guard can tell the difference.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from fractions import Fraction
 from typing import Any, NamedTuple, final
 
 from graphtrain.checks.registers import Questions, Registers
+from graphtrain.graph.closures import COMPARISONS, Cell, Getter, any_of, compile_guard, constant, never
+from graphtrain.graph.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import EPOCH_FIELDS
 from graphtrain.kind.trigger import Trigger
-from graphtrain.language.closures import COMPARISONS, Cell, Getter, any_of, compile_guard, constant, never
-from graphtrain.language.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
 from graphtrain.plan.changers import changers
 from graphtrain.plan.plan import PlanNode
 from graphtrain.plan.scope import Ref, Scope
@@ -29,7 +29,7 @@ LARGE = 5
 _CONNECTIVES = ("not", "and", "or", "if")
 
 UNKNOWN: Any = type("Unknown", (), {})()
-"""The value of a field that a visit has changed in a way that is not known."""
+"""The value of a field that a visit may have changed."""
 
 
 class UnknownError(Exception):
@@ -37,12 +37,12 @@ class UnknownError(Exception):
 
 
 class Sizes(NamedTuple):
-    """How much data there is.
+    """The amount of data in an exploration.
 
     Attributes:
-        batches, inner: in an epoch; in one of a body that does not train.
-        window: the size of windows whose size is 1. Default: that.
-        is_cut: True for data that ends before the length that it has said. Default: False.
+        batches, inner: the batches in an epoch; in an epoch of a body that does not train.
+        window: the size of windows that the graph sets to 1. Default: 1.
+        is_cut: True for data that ends before its length. Default: False.
     """
 
     batches: int
@@ -56,14 +56,14 @@ class StubCells(Cells):
     """The cells of a program whose nodes are stubs.
 
     Arguments:
-        bypassed: the paths of nodes that do nothing.
-        unwritten: called with a slot that a guard reads and that nothing has written.
+        bypassed: the paths of bypassed nodes.
+        unwritten: called with a slot that a guard reads before it is written.
 
     Attributes:
-        sizes: how much data there is.
-        after_visit: path of a node -> what follows a visit of it.
+        sizes: the amount of data.
+        after_visit: path of a node -> calls to make after its visit.
         read_outside: the fields of bodies that are read outside them.
-        due_outside: the questions about triggers of bodies that are asked outside them.
+        due_outside: the questions about triggers of nodes in bodies that are asked outside them.
         read_slots: the slots that guards read.
         window_sizes: the parameters with the size of a window, by path and name.
     """
@@ -132,7 +132,7 @@ class StubCells(Cells):
         return computed
 
     def _changing(self, node: ProgramNode, name: str) -> Cell:
-        """A field that the kind changes: its value is known until then."""
+        """The cell of a field that visits may change: its value is known until then."""
         fields = node.fields
         if (node.path, name) not in self._changed:
             self._changed.add((node.path, name))
@@ -177,7 +177,7 @@ class StubCells(Cells):
         return lambda: is_begun() and due()
 
     def _passed(self, node: ProgramNode, amount: str, trigger: Trigger) -> Getter:
-        """Whether an amount was passed: asked at each tick of its clocks, and true from then until the node runs."""
+        """A call that returns whether an amount was reached: a question at each tick, true until the node runs."""
         scope, outcomes = node.scope, self.questions.outcomes
         number, is_new = self.questions.number(scope, (node.path, amount), first=False)
 
@@ -212,7 +212,7 @@ class StubCells(Cells):
         return compile_guard(numbered(expression), cell)
 
     def _question(self, scope: Scope, part: Expression) -> Getter:
-        """The truth value of a comparison, or of what is read: computed where all of it is known, else asked."""
+        """A call that returns whether a part of a guard is true: computed if its values are known, else asked."""
         if isinstance(part, FieldOf) and part.field == "due":
             return self.named(scope, part).read
         number, is_new = self.questions.number(scope, part)
@@ -244,8 +244,9 @@ class StubCells(Cells):
         return answer
 
     def _with_small_numbers(self, scope: Scope, part: Expression) -> Expression | None:
-        """An expression with its parameters filled in, in small numbers; None if it reads nothing else, or if it
-        multiplies or divides by another: folded counters have another product.
+        """An expression with its parameters filled in and small numbers.
+
+        None if it reads nothing else, or multiplies or divides counters, which would be wrong for reduced ones.
         """
 
         def filled(part: Expression) -> Expression:
@@ -314,7 +315,7 @@ def _is_large(part: Expression) -> bool:
 
 
 class Fetching:
-    """Stands for a node that fetches batches: as many in an epoch as `batches_in_epoch` returns."""
+    """The stub of a node that fetches batches: `batches_in_epoch()` in an epoch."""
 
     batches_in_epoch: Callable[[], int]
     epoch: int
@@ -333,11 +334,11 @@ class Fetching:
 
 
 class Stub:
-    """Stands for any other node."""
+    """The stub of any other node."""
 
 
 def stub(plan_node: PlanNode) -> Any:
-    """What stands for a node, with its progress at the defaults."""
+    """The stub of a node, with its initial progress."""
     instance = Fetching() if plan_node.kind.fetches else Stub()
     plan_node.kind.reset(instance, whole=True)
     return instance

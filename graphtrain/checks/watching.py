@@ -1,4 +1,4 @@
-"""What visits do to gradients, windows and the modes of models: marks beside the state of an explored graph."""
+"""What visits do to gradients, windows and modes of models: marks in the state of an explored graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Effects = Mapping[str, Mapping[str, str]]
 Report = Callable[..., None]
 """Called with a fault, its node, and the words of its message."""
 
-# The field with the scale of the loss, by which its kind divides gradients; the parameter that says what a loss sums.
+# The field with the scale of the loss, by which the kind divides gradients; the parameter with the unit of a sum.
 _SCALE, _PER = "scale", "per"
 
 
@@ -40,13 +40,13 @@ class Watch:
     """The marks of one program.
 
     Arguments:
-        optimizers: those whose gradients are followed.
-        ranks: True among several ranks.
-        report: called where a visit does harm.
+        optimizers: the optimizers whose gradients are followed.
+        ranks: True for several ranks.
+        report: called with each fault.
 
     Attributes:
-        acts: path of a node -> what to call at its visits.
-        marks: of each optimizer the state of its gradients; then those of divisors, windows and modes.
+        acts: path of a node -> calls to make at its visits.
+        marks: the state of the gradients of each optimizer; then marks of divisors, windows and modes.
         divides_exchanged: the paths of nodes that divide gradients which were exchanged.
     """
 
@@ -71,11 +71,11 @@ class Watch:
     # ---- gradients
 
     def _follow(self, rules: _Rules, effects: _Effects | None = None, **words: str) -> None:
-        """Add a mark that changes by rules wherever a visit acts on the gradients of an optimizer.
+        """Add a mark that changes, by rules, at visits that act on the gradients of an optimizer.
 
         Arguments:
             effects: path -> effect -> the effect on the mark, if it has one. Default: the effect itself.
-            words: those of messages; `optimizer` is its name.
+            words: the words of messages; `optimizer` is the name of the optimizer.
         """
         at = len(self.marks)
         self.marks.append("clean")
@@ -94,7 +94,7 @@ class Watch:
             self._report(fault, node, **words)
 
     def end(self, last: ProgramNode) -> None:
-        """Report gradients that nothing has used where the run ends."""
+        """Report gradients that no step has used, where the run ends."""
         for name, state in zip(self.optimizers, self.marks, strict=False):
             if state in UNUSED:
                 self._report(OPEN, last, optimizer=name)
@@ -122,10 +122,10 @@ class Watch:
     def _count(
         self, node: ProgramNode, owner: ProgramNode, field: Field, at: int, acting: ProgramNode, effects: Sequence[str]
     ) -> None:
-        """A visit that acts on the gradients of a window by whose size a node divides its loss."""
+        """Count a visit that acts on the gradients of a window by whose size `node` divides its loss."""
         passes, is_cut = self.marks[at]
-        # A short window is meant at the last batch, or by an answer that depends on data or time. Once it is cut, it
-        # stays so until the step: a node on the way may change the answer.
+        # A short window is intended at the last batch, or where data or time decide. Once it is cut it stays so until
+        # the step, as nodes before that may change an answer.
         is_open = "backward" not in effects and passes > 0
         fetching = [each.fields for each in self._program.nodes if each.kind.fetches and is_open]
         is_short = any(self._cells.questions.outcomes) or any(each["last"] or each["exhausted"] for each in fetching)
@@ -133,7 +133,7 @@ class Watch:
         opened = owner.fields[field.window] if field.window is not None and passes else 0
         size: int = opened or self._cells.field(owner, str(field.target)).read()
         words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}
-        for effect in effects if self._cells.sizes.window == 1 else ():  # else it is not that of the graph
+        for effect in effects if self._cells.sizes.window == 1 else ():  # else it is not the window of the graph
             if effect == "backward" and acting is node and passes >= size:
                 fault = MISCOUNTED if size > 1 else MISCOUNTED_BY_ONE
                 self._report(fault, node, passes=str(passes + 1), **words)
@@ -150,8 +150,8 @@ class Watch:
     # ---- modes of models
 
     def _add_modes(self) -> dict[str, int]:
-        """A mark for each model that some node sets to evaluation mode: for each graph around the present node, what
-        the nodes wrote with which an evaluation began there; None if none has.
+        """Add a mark for each model that a node sets to evaluation mode: for each graph around the present node, the
+        slots written where an evaluation began there; None in training mode.
         """
         nodes = [node for node in self._program.nodes if "model" in node.kind.slots and node.node.body is None]
         used = [(node, model) for node in nodes for model in optimizers_of(node.scope, node.node, "model")]
@@ -180,12 +180,12 @@ class Watch:
             self._report(WRONG_MODE, node, model=model, does=does)
 
     def enter(self) -> None:
-        """A body is entered."""
+        """Enter a body."""
         for at in self._modes.values():
             self.marks[at] = (*self.marks[at], None)
 
     def leave(self, body: Scope, last: ProgramNode) -> None:
-        """A body is left after a node."""
+        """Leave a body after its last node."""
         for model, at in self._modes.items():
             *around, inside = self.marks[at]
             self.marks[at] = tuple(around)
@@ -194,7 +194,7 @@ class Watch:
 
 
 def _divisors(plan: Plan, acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Effects]]:
-    """The scales of losses and the counts of sums by which gradients have to be divided, with what nodes do to them."""
+    """The fields by which gradients have to be divided, scales of losses and counts of sums, with effects of nodes."""
     done = {node.path: {action.effect for action in node.actions} for node in acting}
     divides = "divide" in set[str]().union(*done.values())
     read = {
@@ -212,7 +212,7 @@ def _divisors(plan: Plan, acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Ef
             is_divided = any(("backward" if is_scale else "divide") in done[path] for path in reading)
             is_read = (node.path, name) in plan.fields_read
             if not is_divided and (is_read or not (is_scale or (per and not divides))):
-                continue  # not known to be meant for the gradients, or passed on by way of another node
+                continue  # it may not be meant for gradients, or be read through another node
             owing, other = (reading, "mix") if is_scale else ([node.path], "add")
             dividing = {"scale": "divide", "divide": "divide"}
             effects = {

@@ -27,7 +27,7 @@ def report(run_dir: Sequence[Path], *, output: Path) -> None:
 
     Exit codes: 0 written, 2 there is no run.
     """
-    from graphtrain.page.document import write_report
+    from graphtrain.report.page.document import write_report
 
     write_report(_runs_at(run_dir), output, next_steps)
     click.echo(printable(f"wrote {output}"))
@@ -44,7 +44,7 @@ def watch(target: Sequence[Path], *, port: int = 8321) -> None:
     Exit codes: 0 stopped by Ctrl-C, 2 there is nothing to show, or the port is in use.
     """
     try:
-        from graphtrain.page.server import Watched, serve
+        from graphtrain.report.page.server import Watched, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("graphtrain"):
             raise

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, G, GraphData, Node, Reads, Writes, redirected
+from graphtrain.graph.syntax import SLASH, STRING, restore_paths, with_paths
 from graphtrain.kind import kind_of
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import coerce, coerce_item, show_value
 from graphtrain.kind.signatures import hints_of
-from graphtrain.language.syntax import SLASH, STRING, restore_paths, with_paths
 from graphtrain.names import suggestion
 
 Verb = TypeVar("Verb", bound=Callable[..., GraphData])

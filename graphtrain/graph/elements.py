@@ -11,9 +11,9 @@ from typing import Any, Self, TypeVar
 
 from graphtrain.errors import Problem as Problem
 from graphtrain.errors import Severity as Severity
+from graphtrain.graph.syntax import is_expression
 from graphtrain.kind import Kind
 from graphtrain.kind.parameter import show_value
-from graphtrain.language.syntax import is_expression
 from graphtrain.printable import one_line
 
 END = "end"  # the reserved target that ends the graph

@@ -1,4 +1,17 @@
-"""What a node can be: kinds, their parameters and their triggers."""
+"""What a node can be: kinds, declared by the signature of a function or class, with their parameters and triggers.
+
+Promise: a declaration is enough to draw, check and compile a node; nothing of the kind runs for that, and no torch is
+imported.
+
+Other rooms use:
+    batch_limit: most_batches
+    declaration: Ask, END_EPOCH, FROM, LEFT_OUT, RANKS, STOP, WrittenBatches
+    fields: EPOCH_FIELDS, Field, IDLE, ON_GRADIENTS, ROUND
+    parameter: Above, Below, coerce, coerce_item, is_trigger, known_mode, Metric, Mode, Parameter, plain_value,
+        Precision, REQUIRED, show_value
+    signatures: descriptions_of, hints_of
+    trigger: decimal, exactly, known_units, next_multiple, Term, Trigger
+"""
 
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord
 from graphtrain.kind.declaration import Kind as Kind

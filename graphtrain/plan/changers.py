@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from graphtrain.graph.syntax import Expression, FieldOf, Name, walk
 from graphtrain.kind import Kind
-from graphtrain.language.syntax import Expression, FieldOf, Name, walk
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Ref, Scope
 
 
 def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
-    """The nodes of a graph whose visits may change what a guard reads; for a field in a body, the node with it."""
+    """The names of the nodes in a graph whose visits may change the value of a guard. A body counts as its node."""
     names: set[str] = set()
     for part in walk(guard):
         if isinstance(part, FieldOf):
@@ -25,7 +25,7 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
 
 
 def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
-    """The nodes of a graph whose visits may change a field of any node: here, in a body or in an enclosing graph."""
+    """The same for a field of any node: of this graph, of a body or of an enclosing graph."""
     name, in_body, _ = field.path.removeprefix(scope.path).partition("/")
     is_here = field.path.startswith(scope.path)
     if is_here and in_body:
@@ -37,10 +37,10 @@ def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
         return changers(plan, scope, plan_node.expressions[field.name].expression)
     if field.name in kind.parameters:
         return set()
-    if (counter := kind.counter(field.name)) is not None:  # the engine counts it, where the effects are
+    if (counter := kind.counter(field.name)) is not None:  # the engine counts it, at nodes with these effects
         effects = {"backward"} if field.name == counter.window else {"backward", "zero_grad"}
         return _nodes_that(scope, lambda kind: not kind.does.isdisjoint(effects))
-    if field.name != "due":  # nodes with `on_metrics` depend on the rows of metrics
+    if field.name != "due":  # `on_metrics` may change it, wherever a row is recorded
         return owner | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
     reads = plan.due_by(plan_node)
     names = owner if kind.trigger == "every" else set()
@@ -48,6 +48,6 @@ def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
 
 
 def _nodes_that(scope: Scope, is_one: Callable[[Kind], bool]) -> set[str]:
-    """The nodes of some kinds, and those that may contain one."""
+    """The names of the nodes whose kind satisfies a condition, and of all nodes with a body, which may have one."""
     nodes = scope.graph.nodes.items()
     return {name for name, node in nodes if node.body is not None or ((kind := scope.kinds[name]) and is_one(kind))}

@@ -1,6 +1,6 @@
-"""A graph with its kinds, flat, every name resolved once, and no resources yet.
+"""A graph with its kinds, flat, with every name resolved, and without resources.
 
-Checks analyse a plan, binding adds resources to it, and save points follow from it.
+Checks analyse a plan, `program.bind` adds resources to it, and save points follow from it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import Any, final
 
 from graphtrain.graph.elements import END, GraphData, Node, Problem
+from graphtrain.graph.syntax import Expression
 from graphtrain.kind import FunctionRecord, Read
 from graphtrain.kind.declaration import FROM, LEFT_OUT
 from graphtrain.kind.fields import ON_GRADIENTS
 from graphtrain.kind.trigger import Term, Trigger
-from graphtrain.language.syntax import Expression
 from graphtrain.plan.scope import Ref, Scope, counter_of, resources_of
 
 
@@ -29,24 +29,24 @@ class PlanNode:
     Attributes:
         path: ``"validate/next_batch"``.
         parameters: every parameter of the kind, of its type.
-        reads, setup_reads: what the kind reads, in its order, with the meaning of each name.
-        expressions: the parameters that are evaluated at every visit, with their expressions.
-        set_up_with: those of `setup_reads` that setup needs: all but data written by nodes, which visits read.
-        data: the resources with the batches that it fetches.
-        optional: the reads without which it is bypassed.
-        own_writes: the slots, by path, to which the results of a visit are written, in the order of kind or body.
+        reads, setup_reads: the reads of a visit and of `setup`, in the order of the kind, with their references.
+        expressions: parameters that are evaluated at every visit -> their expressions.
+        set_up_with: `setup_reads` without data that nodes write, which visits read.
+        data: the names of the resources with its batches.
+        optional: the references without which it is bypassed.
+        own_writes: the paths of the slots for the results of a visit, in the order of the kind or the body.
         returned: values that its step function returns for slots: name -> path of the slot.
-        writes: both.
-        kills: the slots, by path, that are cleared by a visit.
-        optimizers: the meaning of its slot `optimizer`: names of resources (or paths of slots).
+        writes: the paths of all of these.
+        kills: the paths of the slots that a visit clears.
+        optimizers: the names of the resources (or paths of slots) that its slot `optimizer` refers to.
         actions: its effects on gradients, in order.
         edges: its edges in order of priority.
-        body: the names in the graph inside it.
-        visit_reads: the reads of a visit: the slots of the kind, the expressions of parameters, and the sizes, as
-            expressions, of windows that its backward pass may open.
+        body: the scope of the graph inside it, or None.
+        visit_reads: `reads`, the expressions of parameters, and those for the size of a window that its backward pass
+            may open.
         trigger: its trigger; None if it is always due.
-        start: the amount before which it is not due; None if it may be due from the start.
-        triggers: both of them that it has, which decide when it is due.
+        start: the amount `from`, before which it is not due; None if there is none.
+        triggers: `trigger` and `start`, without None.
         extra_due_fields: the fields that make it due in addition to its trigger.
         is_never_due: True for a node with the trigger "never" that nothing else makes due.
         can_be_skipped: True if a visit may do nothing because the trigger is not due.
@@ -94,7 +94,7 @@ class PlanNode:
         self.can_be_skipped = kind.trigger == "every" and self.trigger is not None
 
     def new_instance(self) -> Any:
-        """An instance of its kind, with its parameters."""
+        """A new instance of its kind, with its parameters."""
         kind = self.kind
         instance = kind.implementation() if inspect.isclass(kind.implementation) else FunctionRecord()
         kind.reset(instance, whole=True)
@@ -103,19 +103,13 @@ class PlanNode:
         return instance
 
     def problem(self, code: str, message: str, hint: str = "", *, thing: str = "nodes", **more: Any) -> Problem:
-        """A problem of the node, or of its ``"edges"``."""
+        """A problem at the node; `thing`: "edges" for a problem at its edges."""
         return self.scope.problem(code, f"{thing}.{self.node.name}", message, hint, **more)
 
 
 @dataclass(frozen=True)
 class PlanAction:
-    """An action of a visit on gradients.
-
-    Attributes:
-        effect: the effect.
-        optimizers: the optimizers of these gradients: names of resources (or paths of slots).
-        slot: the slot of the node that holds them.
-    """
+    """An effect of a visit, such as "backward", on the gradients of the optimizers to which a slot refers."""
 
     effect: str
     optimizers: tuple[str, ...]
@@ -127,9 +121,9 @@ class PlanEdge:
     """An edge of a node.
 
     Attributes:
-        target: None for the end of the graph that the node is in.
-        when: the name of its guard; None for the edge that is always taken.
-        guard: that guard, with those that it names expanded.
+        target: the node; None for the end of the graph.
+        when: the name of its guard; None if it has none.
+        guard: the guard, with other guards in it expanded.
     """
 
     target: PlanNode | None
@@ -139,13 +133,14 @@ class PlanEdge:
 
 @final
 class Plan:
-    """The whole procedure, flat.
+    """All nodes of a graph and of the graphs inside it.
 
     Arguments:
-        graph: one whose names and guards are sound.
+        graph: a graph whose names and guards have no errors.
+        scope: its scope. Default: a new one.
 
     Attributes:
-        nodes: all of them, those of a body after those of the graph around it.
+        nodes: those of a body come after those of the graph around it.
 
     >>> from graphtrain import Graph
     >>> plan = Plan(Graph.load("fit"))
@@ -168,7 +163,7 @@ class Plan:
         self._add_opened()
 
     def _add_opened(self) -> None:
-        """Note for each node the windows that it opens, by its actions on the optimizers of a counter."""
+        """Add to the reads of nodes that open windows the expressions for their sizes."""
         for counter in self.nodes:
             for declared in counter.kind.fields.values() if counter.expressions else ():
                 target = counter.expressions.get(declared.target or "")
@@ -184,13 +179,13 @@ class Plan:
         return [self.by_path[f"{scope.path}{name}"] for name in scope.graph.nodes]
 
     def terms(self, scope: Scope, trigger: Trigger) -> list[tuple[PlanNode, str, Term]]:
-        """For each amount of a trigger: the node and the field that count its unit, by the clock of a graph."""
+        """For each amount of a trigger: the node and the field that count its unit in a graph, and the amount."""
         counters = [counter_of(scope, term.base.unit) for term in trigger.terms]
         owners = [(self.by_path[f"{scope.path}{owner}"], field_name) for owner, field_name in counters]
         return [(*owner, term) for owner, term in zip(owners, trigger.terms, strict=True)]
 
     def due_by(self, plan_node: PlanNode) -> list[Ref]:
-        """The fields that make a node due, apart from the end of its graph: the counts of units, and its own fields."""
+        """The fields that decide whether a node is due: the counters of units, and fields that its kind declares."""
         terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
         counters = [(owner.path, name) for owner, name, _ in terms]
         extra = [(plan_node.path, name) for name in plan_node.extra_due_fields]
@@ -198,7 +193,7 @@ class Plan:
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:
-        """Every (path, field) that a guard, a clock or a read names; nothing depends on a `runs` that is not named."""
+        """Every (path, field) that guards, clocks, triggers and reads name; any other `runs` has no effect."""
         refs: list[Ref] = []
         for scope in self.scopes.values():
             nodes = self.nodes_in(scope)
@@ -213,12 +208,12 @@ class Plan:
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:
-    """The optimizers that a slot of a node holds: names of resources, or paths where a node writes one."""
+    """The optimizers to which a slot of a node refers: names of resources, or paths of slots."""
     return tuple(dict.fromkeys(map(str, scope.read_by(node, slot).simple())))
 
 
 def _forgotten(scope: Scope) -> frozenset[str]:
-    """The slots, by path, that step functions of a graph write and that an epoch does not begin with."""
+    """The paths of the slots that step functions of a graph write and that are cleared when an epoch begins."""
     slots: set[str] = set()
     for node in scope.graph.nodes.values():
         kind, returned = scope.kinds[node.name], scope.returned_by(node)

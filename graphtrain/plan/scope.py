@@ -1,6 +1,6 @@
-"""The meaning of every name in a graph, resolved here and nowhere else, for checks, plan and engine.
+"""What names mean inside one graph: all names are resolved here, for checks, plan and engine.
 
-A graph under check may have any error, so a scope accepts all: a kind may be unknown, a name undefined.
+A scope accepts graphs with errors, as checks need it: a kind may be unknown, a name undefined.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from graphtrain.errors import UsageError
 from graphtrain.graph.elements import GraphData, Node, Problem, Severity
 from graphtrain.graph.registry import kind_of_node, trains
-from graphtrain.kind import Kind
-from graphtrain.kind.parameter import Parameter, is_trigger
-from graphtrain.language.syntax import (
+from graphtrain.graph.syntax import (
     Expression,
     FieldOf,
     GuardSyntaxError,
@@ -29,23 +27,25 @@ from graphtrain.language.syntax import (
     parse,
     walk,
 )
+from graphtrain.kind import Kind
+from graphtrain.kind.parameter import Parameter, is_trigger
 
-# An integer is the only number that such a parameter takes.
+# A parameter of the type "integer" takes no other numbers.
 ValueType = Literal["number", "integer", "boolean", "string", "unknown", "trigger", "other"]
 
 
 @dataclass(frozen=True)
 class Ref:
-    """The meaning of a name where it is read.
+    """A reference: a name, resolved where it is read.
 
     Arguments:
-        kind: a slot that some node writes; a field or parameter of a node; a resource, which no node of the graph
-            writes; several of these that are read as one tuple; an expression, evaluated where it is read.
-        path: that of the slot, ``"validate/batch"``; of the node with the field; or of the graph of an expression.
-        name: that of the field or of the resource; of an expression, what reads it: ``"clip.max_norm"``.
-        parts: those of a list.
-        text, scope: of an expression: as in the graph, and the scope of its names.
-        parameter: the parameter of the kind that has an expression, with type and bound; None for a slot.
+        kind: "slot": some node writes it; "field": a field or parameter of a node; "resource": no node writes it;
+            "list": several of these, read as one tuple; "expression": evaluated at every read.
+        path: of the slot, ``"validate/batch"``; of the node with the field; of the graph with the expression.
+        name: of the field or the resource; of an expression, the parameter that reads it: ``"clip.max_norm"``.
+        parts: the references in a list.
+        text, scope: of an expression: its text, and the scope of its names.
+        parameter: the parameter that an expression sets, with type and bounds. Default: None, it sets none.
     """
 
     kind: Literal["slot", "field", "resource", "list", "expression"]
@@ -58,12 +58,12 @@ class Ref:
 
     @functools.cached_property
     def expression(self) -> Expression:
-        """The expression, with the guards that it names expanded."""
+        """The parsed expression, with the guards in it expanded."""
         assert self.scope is not None, "it is an expression"
         return expand(self.scope.parse(self.text), self.scope.guards)
 
     def simple(self) -> Iterator[Ref]:
-        """The reference itself; or the slots, fields and resources in a list or an expression, at any depth."""
+        """The slots, fields and resources in a list or an expression, at any depth; or the reference itself."""
         if self.kind not in ("list", "expression"):
             yield self
         for inner in self.parts if self.scope is None else self.scope.read_in(self.expression):
@@ -74,22 +74,22 @@ class Ref:
 
 
 def slots_of(refs: Iterable[Ref]) -> list[str]:
-    """The paths of the slots among some references."""
+    """The paths of the slots in some references."""
     return [part.path for ref in refs for part in ref.simple() if part.kind == "slot"]
 
 
 def resources_of(refs: Iterable[Ref]) -> list[str]:
-    """The names of the resources among some references."""
+    """The names of the resources in some references."""
     return [part.name for ref in refs for part in ref.simple() if part.kind == "resource"]
 
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """A graph and its place in the whole.
+    """A graph, and the node whose body it is.
 
     Arguments:
-        path: of the node it is the body of, with a slash; empty for the outermost.
-        outer, outer_node: the enclosing graph, and that node.
+        path: of that node, with a slash: ``"validate/"``. Default: empty, it is the outermost graph.
+        outer, outer_node: the scope around it, and that node. Default: there is none.
     """
 
     graph: GraphData
@@ -98,21 +98,21 @@ class Scope:
     outer_node: Node | None = None
 
     def with_inner(self) -> Iterator[Scope]:
-        """This scope, and those of all graphs inside."""
+        """This scope, and the scopes of all graphs inside it."""
         yield self
         for inner in self.bodies.values():
             yield from inner.with_inner()
 
     @functools.cached_property
     def around(self) -> tuple[Scope, ...]:
-        """The enclosing graphs, the outermost first, and itself."""
+        """The scopes around it, outermost first, and itself."""
         return (*(self.outer.around if self.outer is not None else ()), self)
 
     @functools.cached_property
     def activity(self) -> str | None:
-        """The name of the body under which all time in here is counted; None for the time of training.
+        """The activity for which time in this graph counts, such as "validate"; None for training.
 
-        A body without a backward pass, such as an evaluation, counts as one activity; the outermost such body names it.
+        It is the name of the outermost node around it whose body does not train.
         """
         for scope in self.around:
             if scope.outer_node is not None and not trains(scope.graph):
@@ -121,13 +121,13 @@ class Scope:
 
     @functools.cached_property
     def bodies(self) -> dict[str, Scope]:
-        """The scopes of the graphs inside nodes, by the names of those, with which paths begin."""
+        """The scopes of the graphs inside nodes, by the names of the nodes."""
         bodies = [(node, node.body) for node in self.graph.nodes.values() if node.body is not None]
         return {node.name: Scope(body, f"{self.path}{node.name}/", self, node) for node, body in bodies}
 
     @functools.cached_property
     def kinds(self) -> dict[str, Kind | None]:
-        """The kind of each node; None if it is not declared."""
+        """The kind of each node; None if it is unknown."""
         return {name: kind_of_node(node) for name, node in self.graph.nodes.items()}
 
     @functools.cached_property
@@ -137,7 +137,7 @@ class Scope:
 
     @functools.cached_property
     def read(self) -> set[str]:
-        """The slots that nodes read, those of graphs inside included unless they are written there."""
+        """The slots that nodes read, including those that nested graphs read and do not write."""
         names: set[str] = set()
         for node in self.graph.nodes.values():
             kind, body = self.kinds[node.name], self.bodies.get(node.name)
@@ -148,11 +148,11 @@ class Scope:
         return names
 
     def parse(self, text: str) -> Expression:
-        """The expression of a text in this graph, as read by `language.syntax.parse`."""
+        """The expression in a text. Raises a `GuardSyntaxError` as `graph.syntax.parse`."""
         return parse(text, frozenset(self.bodies))
 
     def field(self, path: str, name: str) -> Ref:
-        """What a field of the node at a path from here means: an expression, if a parameter has one."""
+        """The reference of a field of the node at a path; for a parameter with an expression, the expression."""
         owner = node_at(self, path)
         if owner is not None:
             scope, node = owner
@@ -162,7 +162,7 @@ class Scope:
 
     @functools.cached_property
     def steps(self) -> bool:
-        """True if one of its nodes steps an optimizer, or a body does whose own clock does not count that."""
+        """True if a node steps an optimizer, or a body does that does not count its own training."""
         return any(
             (body := self.bodies[name]).steps and not body.counts_training
             if name in self.bodies
@@ -172,11 +172,11 @@ class Scope:
 
     @property
     def counts_training(self) -> bool:
-        """True for a graph that trains and counts it: steps and epochs in it are those of its own clock."""
+        """True if it trains, and its clock counts steps or epochs."""
         return self.steps and not {"steps", "epochs"}.isdisjoint(self.graph.units)
 
     def expressions(self, node: Node) -> dict[str, Ref]:
-        """The parameters of a node that are read, instead of having a value."""
+        """The parameters of a node that are expressions, with their references."""
         kind, path = self.kinds[node.name], f"{self.path}{node.name}"
         if kind is None or node.body is not None:
             return {}
@@ -187,7 +187,7 @@ class Scope:
         }
 
     def read_in(self, expression: Expression) -> Iterator[Ref]:
-        """What the names in an expression mean, with its guards expanded."""
+        """The references of the names in an expression whose guards are expanded."""
         for part in walk(expression):
             if isinstance(part, Name):
                 yield self.resolve(part.name)
@@ -195,7 +195,8 @@ class Scope:
                 yield self.field(part.node, part.field)
 
     def resolve(self, name: str | tuple[str, ...], reader: str = "") -> Ref:
-        """What a text that is read means: ``"node.field"``, a slot from here or outside, a resource or expression.
+        """The reference of a text that is read: ``"node.field"``, a slot of this graph or one around it, a resource, or
+        an expression; of a tuple, a list.
 
         Arguments:
             reader: the node and the slot that read it, for messages. Default: not known.
@@ -213,13 +214,13 @@ class Scope:
         return self.outer.read_by(self.outer_node, name)
 
     def read_by(self, node: Node, slot: str) -> Ref:
-        """What a slot of the kind of a node means, which may rename it."""
+        """The reference of a slot that a node reads, by the name in its kind."""
         return self.resolve(self.named_by(node, slot), f"{self.path}{node.name}.{slot}")
 
     def named_by(self, node: Node, slot: str) -> str | tuple[str, ...]:
-        """The name here of a slot read by the kind or the body of a node; the graph may set that of `optimizer`.
+        """The name in this graph of a slot that the kind or the body of a node reads.
 
-        Unless it is renamed, `window` is the size of the window of its optimizer, if the graph has one.
+        Unless the node renames it, `optimizer` is that of the graph, and `window` the window size of the optimizer.
 
         >>> from graphtrain import Graph
         >>> scope = Scope(Graph.load("fit"))
@@ -243,13 +244,13 @@ class Scope:
         return windows[0] if len(windows) == 1 else slot
 
     def written_by(self, node: Node) -> tuple[str, ...]:
-        """The slots that a node writes, by their names in this graph, in the order in which its kind declares them."""
+        """The slots that a node writes, by their names in this graph, in the order of its kind or body."""
         kind = self.kinds[node.name]
         declared = outputs_of(node.body) if node.body is not None else kind.writes if kind is not None else ()
         return (*[node.writes.get(slot, slot) for slot in declared], *self.returned_by(node).values())
 
     def returned_by(self, node: Node) -> dict[str, str]:
-        """The slots that the step function of a node returns: its name for each -> the name of the slot here."""
+        """The slots that the step function of a node returns: its name for each -> the name in this graph."""
         kind = self.kinds[node.name]
         if kind is None or node.body is not None or not kind.may_return_slots:
             return {}
@@ -257,7 +258,7 @@ class Scope:
 
     @functools.cached_property
     def guards(self) -> dict[str, Expression]:
-        """The guards, with those that they name expanded; they must be sound."""
+        """The guards, with other guards in them expanded. They must have no errors."""
         written = {name: self.parse(text) for name, text in self.graph.guards.items()}
         return {name: expand(expression, written) for name, expression in written.items()}
 
@@ -271,7 +272,7 @@ class Scope:
         severity: Severity = "error",
         path: tuple[str, ...] = (),
     ) -> Problem:
-        """A problem at `thing` (``"nodes.clip.max_norm"``), with the file and line where they are known."""
+        """A problem at `thing`, such as ``"nodes.clip.max_norm"``, with file and line if they are known."""
         section, _, name = ".".join(thing.split(".")[:2]).partition(".")
         place = self.graph.places.get(f"{section}.{name}".strip("."), "")
         if not place and section == "edges":
@@ -281,7 +282,7 @@ class Scope:
 
 
 def node_at(scope: Scope, path: str) -> tuple[Scope, Node] | None:
-    """The node at a path from a graph, and the graph that it is in; None if there is none."""
+    """The node at a path inside a graph, with its scope; None if there is none."""
     *outer, name = path.split("/")
     for each in outer:
         if each not in scope.bodies:
@@ -291,7 +292,7 @@ def node_at(scope: Scope, path: str) -> tuple[Scope, Node] | None:
 
 
 def kind_at(scope: Scope, path: str) -> Kind | None:
-    """The kind of the node at a path from a graph; None if it is not declared, or there is no such node."""
+    """The kind of the node at a path inside a graph; None if it is unknown, or there is no such node."""
     owner = node_at(scope, path)
     return owner[0].kinds[owner[1].name] if owner is not None else None
 
@@ -317,21 +318,21 @@ def outputs_of(graph: GraphData, *, optional: bool = True) -> tuple[str, ...]:
     """The slots that leave a graph when it is the body of a node, as ``outputs = ["loss", "metrics?"]`` names them.
 
     Arguments:
-        optional: False leaves out those that may be absent, which a `?` follows.
+        optional: False leaves out those that may be absent, with a `?`.
     """
     return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
 
 
 def resource_copies(graph: GraphData, resources: Mapping[str, Any] | None) -> dict[str, str]:
-    """The resources that the nodes of a graph make before the run: name -> the name of the one that is copied.
+    """The resources that nodes ask for as copies of others: name -> the name of the source.
 
-    Supplied resources are not among them, nor those whose source is missing.
+    Supplied resources are not among them, nor copies whose source is missing.
 
     Arguments:
-        resources: those supplied. None: not known; all copies are made.
+        resources: the supplied resources. None: not known; all copies are listed.
 
     Raises:
-        UsageError: two nodes make the same resource from different ones.
+        UsageError: two nodes copy different resources under one name.
     """
     copies: dict[str, tuple[str, str]] = {}
     nodes = [(scope, node) for scope in Scope(graph).with_inner() for node in scope.graph.nodes.values()]
@@ -352,7 +353,7 @@ def resource_copies(graph: GraphData, resources: Mapping[str, Any] | None) -> di
 
 
 def value_type(annotation: Any) -> ValueType:
-    """The sort of a type in expressions."""
+    """The type, in expressions, of a Python type."""
     origin, members = get_origin(annotation), get_args(annotation)
     if is_trigger(annotation):
         return "trigger"
@@ -378,7 +379,7 @@ _PLAIN: dict[Any, ValueType] = {
 
 
 def _slots_in(scope: Scope, text: str) -> set[str]:
-    """The slots that a text names; none where it is a field, or cannot be parsed."""
+    """The slots in a text; none if it is a field, or cannot be parsed."""
     if text.isidentifier() or field_of(text) is not None:
         return {text} if text.isidentifier() else set()
     try:
@@ -389,6 +390,6 @@ def _slots_in(scope: Scope, text: str) -> set[str]:
 
 
 def counter_of(scope: Scope, unit: str) -> tuple[str, str]:
-    """The node of a graph, and the field, that count a unit of its clock."""
+    """The node and the field that count a unit of the clock of a graph."""
     owner, _, name = scope.graph.units[unit].rpartition(".")
     return owner, name

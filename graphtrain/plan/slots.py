@@ -1,7 +1,7 @@
 """Which slots are alive where, and where a run can be saved.
 
-A slot is alive if it was written before and is read later. A checkpoint holds the slots that are alive and no others;
-where one of them cannot be saved, no checkpoint is made. Checks and the engine use this.
+A slot is *alive* at a position if it is read later, before it is written again. A checkpoint has the slots that are
+alive, and no others. Where one of them cannot be saved, no checkpoint is made.
 
 Source: Kildall, "A unified approach to global program optimization", 1973.
 """
@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, final
 
 import networkx
 
+from graphtrain.graph.syntax import FieldOf, Operation
 from graphtrain.kind import Read
-from graphtrain.language.syntax import FieldOf, Operation
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import Ref, Scope, outputs_of, slots_of
 
@@ -25,8 +25,8 @@ class Point(NamedTuple):
 
     Arguments:
         path: of the node; empty for the end of the run.
-        moment: its visit begins, at an edge that is taken only if it is due or at any other; it does its work, or its
-            body is entered; its body has ended, and the outputs are written; an edge is chosen.
+        moment: "begins": its visit begins; "begins when due": the same, after an edge that is taken only if the node is
+            due; "acts": it is called, or its body is entered; "closes": its body has ended; "leaves": it takes an edge.
     """
 
     path: str
@@ -34,22 +34,21 @@ class Point(NamedTuple):
 
     @property
     def is_position(self) -> bool:
-        """True where a run can be saved: within a visit it has no position."""
+        """True if a run can be saved here: between two visits."""
         return self.moment in ("begins", "begins when due")
 
 
 @final
 class Slots:
-    """The slots that some node writes, and the moments at which they are read, written and cleared.
+    """The slots of a plan, and where each is alive.
 
     Arguments:
-        bypassed: the paths of nodes that do nothing, and whose bodies are not entered. Default: none.
-        extra_reads: path of a node -> its reads in addition to the slots of its kind, as a user's step function has.
-            Default: nothing.
+        bypassed: the paths of bypassed nodes. Default: none.
+        extra_reads: path of a node -> the reads of its step function. Default: none.
 
     Attributes:
-        points: which moment can follow on which.
-        transient: the slots whose values cannot be saved, as their kinds declare.
+        points: the graph of points, with an edge to each that may follow.
+        transient: the paths of the slots whose values cannot be saved, as kinds declare.
     """
 
     def __init__(
@@ -94,17 +93,17 @@ class Slots:
             yield leaves, Point(target.path, "begins when due" if is_due else "begins")
 
     def _set_up_with(self, scope: Scope) -> list[tuple[Read, Ref]]:
-        """The reads with which the nodes of a graph are set up."""
+        """The reads of `setup` of the nodes in a graph."""
         return [pair for node in self._plan.nodes_in(scope) for pair in node.set_up_with]
 
     def _read_at_end(self, scope: Scope, method: str) -> list[tuple[Read, Ref]]:
-        """The reads of the nodes of a graph that act where it ends, by a method."""
+        """The reads of the nodes with a method that is called where their graph ends."""
         nodes = self._plan.nodes_in(scope)
         acting = [node for node in nodes if node.kind.has(method) and node.kind.reads_at_end]
         return [pair for node in acting for pair in node.visit_reads]
 
     def _used(self, point: Point) -> tuple[Sequence[tuple[Read, Ref]], Iterable[str]]:
-        """What is read at a point, and the slots that are written or cleared there."""
+        """The reads at a point, and the paths of the slots that are written or cleared there."""
         node = self._plan.by_path.get(point.path)
         if node is None:
             return self._read_at_end(self._plan.main, "at_end"), ()
@@ -123,13 +122,13 @@ class Slots:
         return [*self._read_at_end(body, "at_body_end"), *outputs], node.writes
 
     def alive(self, path: str, *, ended: bool = False, optional: bool = True) -> frozenset[str]:
-        """The slots that are alive before the node at a path runs; if it took an edge to the end, after it.
+        """The slots that are alive before the node at a path runs.
 
-        A resume may give the last node another trigger, so it counts as one that may be skipped. It evaluates the
-        guards of the last node again, which may have changed, as when the ending was postponed.
+        The node counts as one that may be skipped, as its trigger may be another after a resume.
 
         Arguments:
-            optional: False leaves out those that are only read with a default. Default: they count too.
+            ended: True if the run took an edge to the end there. A resume evaluates its guards again. Default: False.
+            optional: False leaves out slots that are only read with a default. Default: they are included.
         """
         alive = self._alive if optional else self._solved(optional=False)
         return alive[Point(path, "leaves" if ended else "begins")]
@@ -139,7 +138,7 @@ class Slots:
         return self._solved(optional=True)
 
     def _solved(self, *, optional: bool) -> Mapping[Point, frozenset[str]]:
-        """The slots that a resume at each point reads later; it sets up the nodes of the bodies around again."""
+        """The slots that are alive at each point. A resume sets up the nodes of the bodies around it again."""
 
         def slots_in(reads: Sequence[tuple[Read, Ref]]) -> list[str]:
             return slots_of([ref for read, ref in reads if read.required or optional])
@@ -162,5 +161,5 @@ class Slots:
         return alive
 
     def late(self, point: Point) -> frozenset[str]:
-        """The slots for which no checkpoint can be made at a point: it would be made at a later one."""
+        """The transient slots that are alive at a point, so that a checkpoint is made later."""
         return self._alive[Point(point.path, "begins") if point.is_position else point] & self.transient

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from graphtrain.errors import ExpressionError, UsageError
+from graphtrain.graph.closures import Cell, any_of, compile_guard, constant, never, stored
+from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
-from graphtrain.language.closures import Cell, any_of, compile_guard, constant, never, stored
-from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.scope import Ref, Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
@@ -155,10 +155,7 @@ class Cells:
         return visit_one if len(getters) == 1 else visit_all  # a loop costs 0.1 us
 
     def named(self, scope: Scope, expression: Name | FieldOf) -> Cell:
-        """The cell of a name in a guard or an expression.
-
-        A slot must hold a Python number or text: reading a tensor would wait for its device in every transition.
-        """
+        """The cell of a name in a guard or an expression. A slot must hold a Python number or text."""
         if isinstance(expression, FieldOf):
             return self.at(f"{scope.path}{expression.node}", expression.field)
         ref = scope.resolve(expression.name)
@@ -166,7 +163,7 @@ class Cells:
             return self.of(self._program.start_of(scope), Read(expression.name), ref)
         slots, path = self._slots, ref.path
 
-        def read() -> Any:
+        def read() -> Any:  # not of tensors: that would wait for a device in every transition
             value = slots[path]
             if not isinstance(value, bool | int | float | str):
                 received = f"a {type(value).__name__}" if value is not None else "nothing yet"

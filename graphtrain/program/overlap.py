@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeGuard
 
+from graphtrain.graph.syntax import FieldOf, Name, walk
 from graphtrain.kind import Field
-from graphtrain.language.syntax import FieldOf, Name, walk
 from graphtrain.plan.changers import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from graphtrain.errors import GuardError
-from graphtrain.language.closures import never
+from graphtrain.graph.closures import never
 from graphtrain.plan.scope import Scope, outputs_of
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.loop import Transition

@@ -14,9 +14,9 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, final
 
+from graphtrain.graph.closures import any_of
 from graphtrain.kind import derived_clock
 from graphtrain.kind.trigger import Term, next_multiple
-from graphtrain.language.closures import any_of
 from graphtrain.program.bind import Clock, ClockTerm, Program
 
 Due = Callable[[], bool]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from graphtrain.errors import UsageError
+from graphtrain.graph.closures import constant
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
 from graphtrain.kind.declaration import FROM, Ask
-from graphtrain.language.closures import constant
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells

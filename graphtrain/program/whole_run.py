@@ -11,9 +11,9 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import EditableGraph
+from graphtrain.graph.closures import Cell, compile_guard
+from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind.batch_limit import most_batches
-from graphtrain.language.closures import Cell, compile_guard
-from graphtrain.language.syntax import Expression, FieldOf, Name
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.ranks import current_ranks
 
@@ -22,11 +22,7 @@ Item = TypeVar("Item")
 
 @final
 class _EpochsOfWindows:
-    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount.
-
-    Raises:
-        UsageError: the graph trains in another way.
-    """
+    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -1,7 +1,15 @@
-"""The processes of a run: how they are started, what they agree on, and how they exchange gradients.
+"""The processes of a run: how they start, what they agree on, and how they exchange gradients.
 
-Nothing outside of this package imports `torch.distributed`. What the rest needs is `Ranks`: bytes gathered from all
-ranks, tensors summed over them, and a store in which a rank that fails leaves the reason.
+Promise: nothing outside of this room imports `torch.distributed`; a single process is a world of size 1. What the rest
+needs is `Ranks`: bytes gathered from all ranks, tensors summed over them, and a store in which a rank that fails leaves
+the reason.
+
+Other rooms use:
+    alive: is_alive
+    buckets: GradientSums
+    current: current_ranks, failure_of, is_one_of_several, leave
+    launcher: launched
+    sharded: is_sharded, refuse_meshes, reshard, sum_gradients, whole_norms, whole_of_part
 """
 
 from graphtrain.ranks.current import current_ranks as current_ranks

@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def is_alive(process: int) -> bool:
-    """True for a process that has not ended, by its number.
+    """True if the process with this number exists and has not ended.
 
     >>> is_alive(os.getpid())
     True
     """
-    # Linux tells a process that has ended and whose parent has not collected its exit code.
+    # A zombie: it has ended, and its parent has not collected its exit code. Only Linux shows that.
     with suppress(OSError, IndexError, UnicodeDecodeError):
         if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             return False

@@ -1,8 +1,8 @@
-"""Gradients summed over ranks in buckets that depend on nothing but the parameters, and buffers given to all ranks.
+"""Sum gradients over ranks in buckets that depend only on the parameters, and broadcast buffers.
 
-The last bits of a sum over more than two ranks depend on the position of a number in the buffer. So buckets follow the
-order of the parameters, not that in which gradients arrive. A large gradient is a bucket of its own: its sum has the
-same bits whenever it begins.
+The last bits of a sum over more than two ranks depend on the position of a number in the bucket. So buckets follow the
+order of the parameters, not the order in which gradients arrive. A large gradient is a bucket by itself: its sum has
+the same bits whenever it begins.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from graphtrain.ranks.ranks import Ranks
 
 # As in DistributedDataParallel: large enough that a call costs little, small enough that copying and sending overlap.
 BUCKET_BYTES = 25 * 2**20
-# Larger tensors are summed in place: 0.8 ms of 4.5 for four megabytes were spent on copying.
+# Larger tensors are summed in place: copying took 0.8 of the 4.5 ms for four megabytes.
 LARGE_BYTES = 2**20
-# No more than this goes into the records by which ranks synchronise: a call of its own takes 0.6 ms.
+# At most this is sent with the records by which ranks synchronise: a separate call takes 0.6 ms.
 RECORD_BYTES = 2**16
 
 
 @final
 class Bucket:
-    """Tensors of one device and type, whose values are summed in one call.
+    """Tensors of one device and dtype whose values are summed in one call.
 
     Arguments:
-        in_place: True for one tensor whose own memory is summed. Default: a copy is, until `put`.
+        in_place: True to sum in the memory of a single tensor. Default: in a copy, which `put` copies back.
 
     Attributes:
-        values: those of the tensors, one after the other.
+        values: the values of the tensors, one after the other.
     """
 
     def __init__(self, tensors: list[torch.Tensor], *, in_place: bool = False) -> None:
@@ -39,7 +39,7 @@ class Bucket:
         self.values = tensors[0].contiguous() if in_place else torch.cat([tensor.reshape(-1) for tensor in tensors])
 
     def put(self) -> None:
-        """Replace the tensors by the values."""
+        """Copy the values back to the tensors."""
         if self.values is not self._tensors[0]:
             parts = torch.split(self.values.view(-1), [tensor.numel() for tensor in self._tensors])
             shaped = [part.view(tensor.shape) for part, tensor in zip(parts, self._tensors, strict=True)]
@@ -50,7 +50,7 @@ class Bucket:
         return self.values.view(torch.uint8).numpy().tobytes()
 
     def put_sum(self, summands: Iterable[bytes]) -> None:
-        """Replace the tensors by the sum of the values of which these are the bytes."""
+        """Replace the tensors by the sum of values, each as `data` returns it."""
         first, *rest = (torch.frombuffer(bytearray(each), dtype=torch.uint8) for each in summands)
         self.values = sum((each.view(self.values.dtype) for each in rest), start=first.view(self.values.dtype))
         self.put()
@@ -58,16 +58,15 @@ class Bucket:
 
 @final
 class GradientSums:
-    """The sums of the gradients of a window, some of which may begin before ranks know which gradients there are.
+    """The sums of the gradients of a window. Some may begin before ranks know which gradients the others have.
 
-    Those of large gradients begin within the last backward pass of a window, on all ranks from the last parameter to
-    the first. Once the pass has ended, and this rank has all that are expected and no other, the rest begins: small
-    gradients as copies, so that nothing is lost if another rank has more. How many it has begun, a rank reports
-    afterwards; those that have begun fewer follow in `exchange`.
+    Those of large gradients begin during the last backward pass of a window, from the last parameter to the first. If
+    this rank then has exactly the expected gradients, the small ones follow, as copies, so that nothing is lost if
+    another rank has more. Ranks then tell each other in `exchange` how many sums they have begun, and begin the same.
 
     Arguments:
-        parameters: those that may have a gradient, the same on all ranks in one order.
-        expected: those of them that had one on any rank in the window before. Default: no sum begins early.
+        parameters: those that may have a gradient, in the same order on all ranks.
+        expected: those that had one on any rank in the previous window. Default: no sum begins early.
     """
 
     def __init__(self, ranks: Ranks, parameters: Sequence[torch.Tensor], expected: Sequence[torch.Tensor] = ()) -> None:
@@ -77,7 +76,7 @@ class GradientSums:
         self._groups = [[parameter] for parameter in reversed(self._expected) if is_large(parameter)]
         self._large_count = len(self._groups)
         small = [parameter for parameter in parameters if not is_large(parameter)]
-        # Records have those of two ranks, if they are few: the sum of two has the same bits in either order.
+        # With two ranks, few bytes are sent with the records: the sum of two numbers has the same bits in either order.
         self._in_record = small if ranks.world_size == 2 and _fit_into_record(small) else []
         if not self._in_record and (last := [each for each in self._expected if not is_large(each)]):
             self._groups.append(last)
@@ -86,11 +85,11 @@ class GradientSums:
 
     @property
     def count(self) -> int:
-        """How many groups of gradients this rank has begun to sum."""
+        """The number of groups of gradients that this rank has begun to sum."""
         return len(self._begun)
 
     def within(self, backward: Callable[[], None]) -> None:
-        """Run a backward pass, and begin the sums in it and behind it."""
+        """Run a backward pass, and begin sums during and after it."""
         # Only for this pass, so that hooks of users come first: 2 us for each.
         hooks = [
             parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
@@ -102,17 +101,17 @@ class GradientSums:
         finally:
             for hook in hooks:
                 hook.remove()
-        # While ranks gather their records: 0.63 of the time of an exchange of 5,000 parameters, beside other load.
+        # Overlaps with gathering the records: 0.63 of the time of an exchange of 5,000 parameters.
         if [id(parameter) for parameter in self._parameters if parameter.grad is not None] == [
             *map(id, self._expected)
         ]:
             self._begin(len(self._groups))
 
     def _note(self, parameter: torch.Tensor) -> None:
-        """Note a gradient that was added to, and begin the sums that are next."""
+        """Record that a gradient is complete, and begin the sums that are next."""
         if id(parameter) in self._complete and any(parameter is group[0] for group in self._groups[: self.count]):
             raise UsageError(
-                f"one backward pass adds twice to the gradient of a parameter of shape {list(parameter.shape)}",
+                f"a backward pass adds twice to the gradient of a parameter of shape {list(parameter.shape)}",
                 "checkpoint layers with use_reentrant=False, or set exchange.overlap = false",
             )
         self._complete.add(id(parameter))
@@ -123,7 +122,7 @@ class GradientSums:
 
     @torch.no_grad()
     def _begin(self, count: int) -> None:
-        """Begin sums until there are so many."""
+        """Begin sums, until `count` have begun."""
         for group in self._groups[self.count : count]:
             buckets = buckets_of(group)
             self._begun.append((buckets, self._ranks.begin_exchange([bucket.values for bucket in buckets])))
@@ -133,12 +132,12 @@ class GradientSums:
     ) -> list[torch.Tensor]:
         """Replace every gradient by its sum over ranks, and every buffer by that of rank 0.
 
-        A gradient that only some ranks have counts as zeros on the others. A buffer whose shape or type differs between
-        ranks stays as it is.
+        A gradient that only some ranks have counts as zeros on the others. A buffer whose shape or dtype differs
+        between ranks stays as it is.
 
         Arguments:
-            buffers: by their paths.
-            gather: gathers the records of all ranks: what each has begun and has, and values that are few bytes.
+            buffers: path -> buffer.
+            gather: gathers the records of all ranks, which are passed to it as keyword arguments.
 
         Returns:
             The parameters that have a gradient on any rank.
@@ -176,19 +175,19 @@ class GradientSums:
         return summed
 
     def _sum_begun(self, count: int, summed: Sequence[torch.Tensor]) -> set[int]:
-        """Begin what any rank has begun; the identities of the parameters whose gradients that sums."""
+        """Begin all sums that any rank has begun; returns the identities of their parameters."""
         self._begin(count)
         groups = self._groups[:count]
         if count > self._large_count and [*map(id, summed)] != [*map(id, self._expected)]:
-            # There are others: the buckets of small ones are those of an exchange that nothing has preceded.
+            # Other parameters than expected have gradients: small ones get other buckets, and the begun sum is dropped.
             groups.pop()
             self._begun[-1][0].clear()
         return {id(parameter) for group in groups for parameter in group}
 
     def _sum(self, parameters: Sequence[torch.Tensor], shared: Sequence[Bucket]) -> None:
-        """Sum further gradients, give all ranks the buffers of rank 0, and wait for everything that was begun."""
+        """Sum these gradients too, broadcast buffers from rank 0, and wait for everything that was begun."""
         buckets = buckets_of(parameters)
-        # The summands by which values become those of rank 0: bytes, which keep all bits.
+        # A broadcast as a sum with zeros: of bytes, which keeps all bits.
         summands = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in shared]
         values = [*(bucket.values for bucket in buckets), *(each.view(torch.uint8) for each in summands)]
         self._begun.append(([*buckets, *shared], self._ranks.begin_exchange(values)))
@@ -199,17 +198,17 @@ class GradientSums:
 
 
 def _fit_into_record(tensors: Iterable[torch.Tensor]) -> bool:
-    """True for few bytes, on the CPU."""
+    """True for tensors on the CPU with few bytes."""
     return sum(tensor.nbytes if tensor.is_cpu else RECORD_BYTES + 1 for tensor in tensors) <= RECORD_BYTES
 
 
 def is_large(parameter: torch.Tensor) -> bool:
-    """True for a parameter whose gradient is summed alone: by the parameter, which is the same on all ranks."""
+    """True for a parameter whose gradient is summed alone; the parameter decides, because it is equal on all ranks."""
     return parameter.nbytes >= LARGE_BYTES
 
 
 def _dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """The gradient of a parameter; zeros, which it has from then on, if it has none.
+    """The gradient of a parameter, which is set to zeros if there is none.
 
     Raises:
         UsageError: it is sparse.
@@ -218,20 +217,20 @@ def _dense_gradient(parameter: torch.Tensor) -> torch.Tensor:
         parameter.grad = torch.zeros_like(parameter)
     if parameter.grad.layout is not torch.strided:
         raise UsageError(
-            f"a parameter of shape {list(parameter.shape)} has a sparse gradient; ranks sum only dense ones",
+            f"a parameter of shape {list(parameter.shape)} has a sparse gradient; several ranks sum only dense ones",
             "make it dense, as with Embedding(..., sparse=False)",
         )
     return parameter.grad
 
 
 def buckets_of(parameters: Sequence[torch.Tensor]) -> list[Bucket]:
-    """The buckets of the gradients of parameters: first the large ones, then all others."""
+    """The buckets of the gradients of parameters: first the large ones, then the joined small ones."""
     large = [Bucket([_dense_gradient(each)], in_place=True) for each in parameters if is_large(each)]
     return [*large, *joined(_dense_gradient(each) for each in parameters if not is_large(each))]
 
 
 def joined(tensors: Iterable[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) -> Iterator[Bucket]:
-    """The tensors in their order, as buckets of one device and type; those without a number are left out.
+    """Join tensors, in their order, to buckets of one device and dtype; empty tensors are left out.
 
     >>> tensors = [torch.zeros(3), torch.zeros(2), torch.zeros(4)]
     >>> [len(bucket.values) for bucket in joined(tensors, bucket_bytes=20)]

@@ -1,4 +1,4 @@
-"""The ranks of this process: joining them, where torchrun or another launcher started it, and leaving them."""
+"""The ranks of this process: joining them, if torchrun or another launcher has started it, and leaving them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from graphtrain.ranks.ranks import FAILURE, LostRankError, Ranks
 _USED: contextvars.ContextVar[Ranks | None] = contextvars.ContextVar("ranks", default=None)
 _of_process: Ranks | None = None
 _SECONDS_TO_PRINT = 1.0
-_LEFT = "_graphtrain_ranks_were_left"  # of an error that passes several spans
+_LEFT = "_graphtrain_ranks_were_left"  # an attribute of an error for which this rank has left the others
 
 
 def is_one_of_several() -> bool:
-    """True for a process that was started as one of several: ``RANK`` is set, and ``WORLD_SIZE`` is more than 1."""
+    """True if this process was started as one of several: ``RANK`` is set, and ``WORLD_SIZE`` is not 1."""
     return "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def current_ranks() -> Ranks:
-    """The ranks of this process, joined where it was started as one of several.
+    """The ranks of this process; joins them at the first call if it was started as one of several.
 
     Raises:
         UsageError: the other processes cannot be reached.
@@ -41,7 +41,7 @@ def current_ranks() -> Ranks:
 
 
 def prints(text: str) -> bool:
-    """True for rank 0, which prints a message that several have, and for others if it does not have the message too."""
+    """True if this rank is to print a message: on rank 0, and on others if rank 0 does not have the same message."""
     ranks = _USED.get() or _of_process
     if ranks is None:
         return not is_one_of_several() or os.environ["RANK"] == "0"
@@ -55,7 +55,7 @@ def prints(text: str) -> bool:
 
 @contextmanager
 def using_ranks(ranks: Ranks) -> Iterator[None]:
-    """Use these ranks, those of another launcher or threads, within the block only."""
+    """A context that uses these ranks, which may be threads or come from another launcher."""
     token = _USED.set(ranks)
     try:
         yield
@@ -64,17 +64,17 @@ def using_ranks(ranks: Ranks) -> Iterator[None]:
 
 
 def failure_of(ranks: Ranks, timeout_seconds: float = 0.0) -> str:
-    """The failure that a rank has published first, with its node; empty where there is none within the time."""
+    """The failure that a rank was the first to publish, with its node; empty if there is none within the time."""
     published = ranks.read(FAILURE, timeout_seconds)
     return published.decode() if published is not None else ""
 
 
 @contextmanager
 def on_all_ranks(place: str) -> Iterator[None]:
-    """A context or decorator outside of a run: if it fails on one rank, the others fail as soon as they wait.
+    """A context or decorator for code outside of a run: if it fails on one rank, the others fail instead of waiting.
 
     Arguments:
-        place: for the message on the others: ``"in setup"``.
+        place: where the failure is, for the message of the others: ``"in setup"``.
     """
     ranks = current_ranks()
     try:
@@ -85,9 +85,9 @@ def on_all_ranks(place: str) -> Iterator[None]:
 
 
 def leave(ranks: Ranks, place: str, error: BaseException) -> None:
-    """Publish an error to the other ranks, and leave them, so that they fail at once."""
+    """Publish an error to the other ranks, and leave them, so that they fail too."""
     if ranks.world_size > 1 and not getattr(error, _LEFT, False):
-        # That ranks diverge, all of them know; and the first failure is the cause of all others.
+        # All ranks know of a divergence; and the first failure is the cause of all others.
         if not isinstance(error, RanksDivergedError) and ranks.read(FAILURE) is None:
             failure = f"rank {ranks.rank} failed {place}: {type(error).__name__}: {error}".removesuffix(": ")
             if isinstance(error, RankFailedError):

@@ -1,4 +1,4 @@
-"""Run one command as several processes on this host: signals go to all of them, and there is one exit code."""
+"""Run a command as several processes on this host, which get the signals of this one and have one exit code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from graphtrain.errors import UsageError
 from graphtrain.outcome import STOPPED
 from graphtrain.ranks.current import is_one_of_several
 
-# Set in the processes that a launcher has started: their number, which the command line contains as well.
+# Set in the started processes: how many there are. Their command line contains --processes too.
 LAUNCHED = "GRAPHTRAIN_PROCESSES"
 
-# How long the others may take to end by themselves once one has failed, as under torchrun.
+# How long the others may take to end by themselves once one has failed; as in torchrun.
 _GRACE_SECONDS = 30.0
 _POLLING_SECONDS = 0.05
 _SET_PARENT_DEATH_SIGNAL = 1  # of prctl
@@ -30,9 +30,9 @@ _FAILED, _BAD_USAGE, _INTERRUPTED = 1, 2, 130
 
 
 def launched(count: int | None) -> int | None:
-    """Start the command line of this process ``--processes`` times; returns the exit code of all of them.
+    """Start the command line of this process ``--processes`` times, and wait; returns the common exit code.
 
-    None where this process trains itself: no number is given, or 1, or it is one of the processes started.
+    Returns None if this process is to train itself: the number is None or 1, or it is one of the started processes.
 
     Raises:
         UsageError: another launcher has started this process.
@@ -41,21 +41,21 @@ def launched(count: int | None) -> int | None:
         return None
     if is_one_of_several():
         raise UsageError(
-            f"--processes {count}: this process is one of {os.environ['WORLD_SIZE']}, which torchrun or another "
-            "launcher has started",
-            "leave --processes out; torchrun --nproc-per-node sets their number",
+            f"--processes {count}: torchrun or another launcher has started this process as one of "
+            f"{os.environ['WORLD_SIZE']}",
+            "leave --processes out; torchrun --nproc-per-node sets the number of processes",
         )
     return launch(count) if count > 1 else None
 
 
 def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
-    """Start the command line of this process several times, and wait for all of them; returns the exit code.
+    """Start the command line of this process several times, and wait for all; returns the exit code.
 
-    That is 0 if all have finished, 75 if they were stopped, 2 after a usage error in one, 130 after an interrupt, else
-    1. Signals go to all of them. On Linux they get SIGTERM if this process is killed.
+    It is 0 if all have finished, 75 if they were stopped, 2 after a usage error in one, 130 after an interrupt, else 1.
+    Signals are forwarded to all processes. On Linux they get SIGTERM if this process is killed.
 
     Arguments:
-        grace_seconds: once one has failed, how long the others may take to end by themselves before they are killed.
+        grace_seconds: how long, once one has failed, the others may take to end by themselves before they are killed.
     """
     processes = _Processes()
     # A signal that is ignored, as by nohup, stays ignored, here and in the processes.
@@ -77,7 +77,7 @@ class _Processes:
 
     def __init__(self) -> None:
         self._processes: list[subprocess.Popen[Any]] = []
-        self._asked: list[int] = []  # the signals that came
+        self._asked: list[int] = []  # the signals received
 
     def start(self, command: Sequence[str], count: int) -> None:
         with socket.socket() as listening:
@@ -98,12 +98,12 @@ class _Processes:
                 command,
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C would reach a process of the terminal twice: from the terminal, and from here.
+                # Else Ctrl-C would reach each process twice: from the terminal, and from here.
                 start_new_session=True,
                 preexec_fn=_end_with_parent(os.getpid()),
             )
             self._processes.append(process)
-            for number in self._asked:  # those that arrived before it had started
+            for number in self._asked:  # those received before it was started
                 process.send_signal(number)
 
     def forward(self, number: int, frame: FrameType | None = None) -> None:
@@ -114,7 +114,7 @@ class _Processes:
                 process.send_signal(number)
 
     def wait(self, grace_seconds: float) -> int:
-        """Wait until all have ended; the most informative exit code: those that fail because another one did have 1."""
+        """Wait until all have ended; returns the most informative exit code (1 may mean another failed)."""
         killed_at = math.inf
         while None in (codes := [self._code(process) for process in self._processes]):
             if STOPPED in codes and signal.SIGTERM not in self._asked:  # also those that are about to begin
@@ -131,11 +131,11 @@ class _Processes:
 
     def _code(self, process: subprocess.Popen[Any]) -> int | None:
         code = process.poll()
-        # A process without handlers yet has done nothing, so a signal that we passed on has stopped it.
+        # A process without handlers has done nothing yet: a forwarded signal has stopped it.
         return STOPPED if code is not None and -code in self._asked and -code != signal.SIGHUP else code
 
     def kill(self) -> None:
-        """Kill the remaining ones."""
+        """Kill the processes that still run."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
@@ -143,7 +143,7 @@ class _Processes:
 
 
 def _end_with_parent(parent: int) -> Callable[[], None] | None:
-    """What a process calls first, to get SIGTERM when its parent ends; None where that is not possible."""
+    """What a started process calls first, to get SIGTERM when its parent ends; None except on Linux."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl

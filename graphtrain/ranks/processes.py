@@ -1,4 +1,4 @@
-"""Ranks that are processes, on one host or several, joined by torch.distributed."""
+"""Ranks that are processes on one host or several, connected by torch.distributed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _GATHERED_BYTES = 2**18
 class Processes(Ranks):
     """Processes started by torchrun, or by another launcher that sets its environment variables.
 
-    Records are gathered by gloo, gradients are exchanged by NCCL where they are on CUDA devices, and by gloo elsewhere.
-    The first collective call makes the groups, so that a rank which fails before it can report that in the store.
+    Records are gathered by Gloo; gradients are exchanged by NCCL on CUDA devices, and by Gloo elsewhere. The groups are
+    created by the first collective call, so that a rank which fails before it can report that in the store.
     """
 
     def __init__(self) -> None:
-        """Join the other processes, as given by the environment.
+        """Connect to the other processes by the variables of the environment.
 
         Raises:
             UsageError: a variable is missing or not a number, or the other processes cannot be reached.
@@ -48,7 +48,7 @@ class Processes(Ranks):
         self.local_rank = _number("LOCAL_RANK", str(self.rank))
         self.timeout_seconds = _number(TIMEOUT, _TIMEOUT_SECONDS)
         self._timeout = timedelta(seconds=self.timeout_seconds)
-        # The agent of torchrun may have the store, and sets a variable then; otherwise rank 0 has it.
+        # The agent of torchrun may have the store, and sets a variable if so; otherwise rank 0 has it.
         self._has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and self.rank == 0
         # Without the number of the attempt, a restart finds the addresses of processes that have died.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -62,14 +62,14 @@ class Processes(Ranks):
 
     def _connected(self) -> TCPStore:
         address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT")
-        # Other tenants, so that a script which initializes its own group gets as far as our message.
+        # With multi_tenant, a script that initializes its own group gets as far as our message.
         options: dict[str, Any] = {"wait_for_workers": False, "multi_tenant": True}
         try:
             return TCPStore(address, port, self.world_size, self._has_store, self._timeout, **options)
         except (RuntimeError, ValueError) as error:
             raise UsageError(
                 f"rank {self.rank} cannot reach the other processes at {address}:{port}: {str(error).splitlines()[0]}",
-                "start all of them with one address and port, as torchrun does",
+                "start all processes with the same MASTER_ADDR and MASTER_PORT, as torchrun does",
             ) from None
 
     def gather(self, record: bytes) -> list[bytes]:
@@ -88,7 +88,7 @@ class Processes(Ranks):
         return lambda: _together(lambda: [wait() for wait in begun])
 
     def _begin_sum(self, tensor: torch.Tensor) -> Callable[[], Any]:
-        """Begin the sum of one tensor; returns a call that waits for it."""
+        """Begin the sum of a tensor; returns a function that waits for it."""
         group = self._group(tensor.device.type)
         if self.world_size > 2 or tensor.nbytes >= _GATHERED_BYTES or tensor.device.type != "cpu":
             wait: Callable[[], Any] = dist.all_reduce(tensor, group=group, async_op=True).wait
@@ -98,13 +98,13 @@ class Processes(Ranks):
         return lambda: (work.wait(), torch.add(*parts.chunk(2), out=tensor.view(-1)))
 
     def _join_groups(self) -> None:
-        """Make the groups, at the first collective call."""
+        """Create the groups, at the first collective call."""
         if self._records is not None:
             return
         if dist.is_initialized():
             raise UsageError(
                 "the script has called torch.distributed.init_process_group",
-                "leave it out, and DistributedDataParallel too: graphtrain joins the processes, and exchanges "
+                "remove that call, and DistributedDataParallel too: graphtrain connects the processes, and exchanges "
                 "gradients at the node `exchange`",
             )
         self._wait_for_all()
@@ -123,7 +123,7 @@ class Processes(Ranks):
             raise
 
     def _wait_for_all(self) -> None:
-        """Wait in the store until every rank joins: unlike the groups, it reports one that has already failed."""
+        """Wait until every rank has joined; unlike creating groups, this notices a rank that has already failed."""
         host, deadline = socket.gethostname(), time.monotonic() + self.timeout_seconds
         self.publish(f"joins/{self.rank}", f"{os.getpid()} {host}".encode())
         for rank in range(self.world_size):
@@ -154,11 +154,11 @@ class Processes(Ranks):
         self._keys = PrefixStore(str(self.times_left), self._store)
 
     def _end(self) -> None:
-        """Leave when the interpreter ends, and let the others read in the store of this rank why it has failed."""
+        """Leave when the interpreter ends, and keep the store until the others have read why this rank has failed."""
         self._leave_groups()
         if not self.times_left:
             return
-        with suppress(RuntimeError):  # the rank with the store is gone
+        with suppress(RuntimeError):  # the rank with the store has ended
             self._store.set(f"ended/{self.rank}", "")
         deadline = time.monotonic() + _SECONDS_TO_READ
         while self._has_store and time.monotonic() < deadline:
@@ -182,12 +182,12 @@ class Processes(Ranks):
     def read(self, key: str, timeout_seconds: float = 0.0) -> bytes | None:
         deadline = time.monotonic() + timeout_seconds
         try:
-            while not self._keys.check([key]):  # its own wait prints a warning, and lets other threads wait
+            while not self._keys.check([key]):  # the `wait` of the store prints a warning, and blocks other threads
                 if time.monotonic() > deadline:
                     return None
                 time.sleep(_POLLING_SECONDS)
             return bytes(self._keys.get(key))
-        except RuntimeError:  # the rank with the store is gone: its process is about to end
+        except RuntimeError:  # the rank with the store has ended: this process is about to end too
             time.sleep(min(timeout_seconds, _SECONDS_TO_JOIN))
             return None
 
@@ -196,16 +196,16 @@ class Processes(Ranks):
 
 
 def all_gather(gathered: torch.Tensor, passed: torch.Tensor, group: Any, *, async_op: bool = False) -> Any:
-    """Gather a tensor of each rank of a group into one; returns the work if it is asynchronous."""
-    # The name that it had before torch 2.13 is deprecated since.
+    """Gather a tensor of each rank of a group into one; returns the work handle if it is asynchronous."""
+    # torch 2.13 has deprecated the former name.
     gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
     return gather(gathered, passed, group=group, async_op=async_op)
 
 
 def _together(call: Callable[[], Any]) -> None:
-    """Make a collective call; a LostRankError if a rank does not take part.
+    """Make a collective call; raises a LostRankError if a rank does not take part.
 
-    The original error is dropped: its frames would keep the connections open, and other ranks waiting for this one.
+    The original error is dropped: its frames would keep connections open, and other ranks would wait for this one.
     """
     try:
         call()

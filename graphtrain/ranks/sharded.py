@@ -1,6 +1,6 @@
-"""Models that are sharded over ranks by `torch.distributed.fsdp.fully_shard`: their tensors, which are DTensors.
+"""Models that `torch.distributed.fsdp.fully_shard` has sharded over ranks: their tensors, which are DTensors.
 
-Imported only where there are such tensors.
+Imported only if there are such tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphtrain.errors import UsageError
 
 
 def is_sharded(value: Any) -> bool:
-    """True for a tensor of which this rank holds a part.
+    """True for a tensor that is distributed over ranks.
 
     >>> is_sharded(torch.zeros(2))
     False
@@ -29,29 +29,29 @@ def is_sharded(value: Any) -> bool:
 
 
 def local_of(tensor: Any) -> torch.Tensor:
-    """The part of this rank, which shares its memory."""
+    """The local part of a sharded tensor, which shares its memory."""
     local: torch.Tensor = tensor.detach().to_local()
     return local
 
 
 def divided_dimension(tensor: Any) -> int | None:
-    """The dimension of a tensor that is divided among ranks; None where each of them has it all.
+    """The dimension along which a tensor is sharded; None if every rank has the whole tensor.
 
     Raises:
-        ValueError: it is divided in another way.
+        ValueError: it is sharded in another way.
     """
     placement, *other_placements = tensor.placements
     if other_placements or type(placement) not in (Shard, Replicate):
-        raise ValueError(f"it is divided among ranks as {tensor.placements}; only Shard along one dimension is known")
+        raise ValueError(f"it is sharded as {tensor.placements}; only Shard along one dimension is supported")
     return placement.dim if isinstance(placement, Shard) else None
 
 
 def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimension: int | None) -> torch.Tensor:
-    """A sharded tensor of this shape, of which this rank has these values.
+    """Create a sharded tensor of this shape from the values of its local part.
 
     Arguments:
-        like: a sharded tensor, on whose mesh it is.
-        dimension: as `divided_dimension` has it.
+        like: a sharded tensor, whose mesh is used.
+        dimension: as `divided_dimension` returns it.
     """
     placements = [Replicate() if dimension is None else Shard(dimension)]
     local, stride = values.to(like.to_local().device), torch.empty(shape, device="meta").stride()
@@ -61,7 +61,7 @@ def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimensi
 
 
 def refuse_meshes(name: str, tensor: Any, world_size: int) -> None:
-    """Raise a UsageError by its name for a sharded tensor that is not divided over all ranks in their order."""
+    """Raise a UsageError for a sharded tensor that is not divided over all ranks in their order."""
     ranks = tensor.device_mesh.mesh.flatten().tolist()
     problem = "" if ranks == [*range(world_size)] else f"it is sharded over the ranks {ranks} of {world_size}"
     try:
@@ -69,37 +69,37 @@ def refuse_meshes(name: str, tensor: Any, world_size: int) -> None:
     except ValueError as error:
         problem = str(error)
     if problem:
-        hint = "shard it over all of them, and by this alone: fully_shard(module, mesh=run.mesh), in a setup(run)"
+        hint = "shard it only by fully_shard(module, mesh=run.mesh), in a setup(run)"
         raise UsageError(f"`{name}`: {problem}", hint)
 
 
 def sum_gradients(module: torch.nn.Module) -> None:
-    """Let every backward pass add up the gradients of all ranks: the loss is divided by the window of all of them."""
+    """Let backward passes sum gradients over ranks instead of averaging: the loss is divided by the window of all."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.set_gradient_divide_factor(1.0)
-            # By a sum and no other operation, which not every backend has.
+            # By a sum: not every backend has other operations.
             part.set_force_sum_reduction_for_comms(True)
 
 
 def reshard(module: torch.nn.Module) -> None:
-    """Let the parameters of a module be the sharded ones: a forward pass without a backward pass leaves some whole."""
+    """Let a module hold its sharded parameters: a forward pass without a backward pass leaves some unsharded."""
     for part in module.modules():
         if isinstance(part, FSDPModule):
             part.reshard()
 
 
 def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """The norm of each tensor, by those of the parts of all ranks, which they gather in one call.
+    """The norms of whole tensors, from those of the parts of all ranks, which are gathered in one call.
 
-    Plain tensors, which every rank has as a whole, may be among them. All ranks get the same bits.
+    Plain tensors, which are equal on all ranks, may be among them. All ranks get the same bits.
 
     Arguments:
         norm_type: the order of the norm; inf takes the largest absolute value.
     """
     with torch.no_grad():
         parts = [local_of(tensor) if is_sharded(tensor) else tensor.detach() for tensor in tensors]
-        # Of a part without elements: not every norm is defined.
+        # Not every norm is defined for a part without elements.
         parts = [part if part.numel() else part.new_zeros(1) for part in parts]
         norms = torch.stack([torch.linalg.vector_norm(part, norm_type).to(parts[0].device) for part in parts])
         divided = {number: tensor for number, tensor in enumerate(tensors) if is_sharded(tensor)}
@@ -113,15 +113,15 @@ def whole_norms(tensors: Sequence[torch.Tensor], norm_type: float) -> torch.Tens
 
 
 def mesh_of_process(device_type: str, backend: str) -> DeviceMesh:
-    """The mesh of a single process, which is a group of its own then."""
+    """A mesh of this process only; creates a group for it."""
     if not dist.is_initialized():
         if device_type == "cuda":
-            torch.cuda.set_device(torch.cuda.current_device())  # else a mesh warns that nobody has chosen one
+            torch.cuda.set_device(torch.cuda.current_device())  # else creating a mesh warns that none is set
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     return mesh_of_group(device_type, 1)
 
 
 def mesh_of_group(device_type: str, world_size: int) -> DeviceMesh:
-    """A mesh over all ranks, whose group exists."""
+    """A mesh over all ranks of the default group."""
     return init_device_mesh(device_type, (world_size,), mesh_dim_names=("shards",))

@@ -1,4 +1,4 @@
-"""What must be equal on all ranks: graph, settings, versions, data and weights; compared before anything trains."""
+"""Compare what must be equal on all ranks: graph, settings, versions, data and weights, before anything trains."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def require_equal(
     *,
     begins: bool = True,
 ) -> None:
-    """Compare what the ranks begin with; of resources added later, whose buffers may differ, `begins` is False.
+    """Compare what ranks begin with. `begins` is False for resources that are added later: their buffers may differ.
 
     Raises:
-        UsageError: they differ; raised on all ranks, with the first name that differs.
+        UsageError: they differ. All ranks raise it, with the first name that differs.
     """
     if agreement.world_size == 1:
         return
@@ -53,27 +53,27 @@ def require_equal(
     if different := first_difference(agreement.gather(values)):
         raise UsageError(
             different,
-            "start all ranks with the same command, script, environment, files and data, and make models from the same "
-            "seed: a command seeds Python, NumPy and torch before setup() is called",
+            "start all ranks with the same command, script, environment, files and data, and create models with the "
+            "same seed: a command seeds Python, NumPy and torch before setup() is called",
         )
 
 
 def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
-    """Compare the parameters of all ranks, when a run begins and ends.
+    """Compare the parameters of all ranks.
 
     Raises:
-        RanksDivergedError: they differ; raised on all ranks.
+        RanksDivergedError: they differ. All ranks raise it.
     """
     if agreement.world_size == 1:
         return
     if different := first_difference(agreement.gather(_weights(resources, with_buffers=False))):
         raise RanksDivergedError(
-            different, "let code that changes weights do the same on all ranks, without random numbers or their batches"
+            different, "code that changes weights must do the same on all ranks, without random numbers or batches"
         )
 
 
 def first_difference(of_ranks: Sequence[Mapping[str, Any]]) -> str:
-    """The first name whose value is not the same on all ranks, in words; empty if all are."""
+    """The first name whose value differs between ranks, in words; empty if none does."""
     for name in dict.fromkeys(itertools.chain(*of_ranks)):
         texts = [repr(each[name]) if name in each else "nothing" for each in of_ranks]
         other = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
@@ -91,7 +91,7 @@ def _tensors(resources: Mapping[str, Any], *, with_buffers: bool = True) -> Iter
 
 
 def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, str]:
-    """The form of each tensor and a hash of its bytes, by its name; of a sharded one, whose parts differ, the form."""
+    """Name -> dtype, shape and a hash of the values; for a sharded tensor, whose parts differ, its placements."""
     values = {}
     for name, tensor in _tensors(resources, with_buffers=with_buffers):
         description = f"{tensor.dtype} {list(tensor.shape)} ".removeprefix("torch.")
@@ -101,15 +101,12 @@ def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, s
 
 
 def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
-    """Refuse models that exchange gradients by themselves, and those that would begin differently on each rank.
-
-    The backward passes of models that `fully_shard` has sharded add up gradients; the agreement is told of them.
-    """
+    """Refuse models that several ranks cannot train, and prepare those that `fully_shard` has sharded."""
     for path, tensor in _tensors(resources):
         if is_lazy(tensor):
             raise UsageError(
                 f"`{path}` is not initialized yet, and each rank would initialize it differently at its first batch",
-                "pass a batch through the model in setup(), before the optimizer is made",
+                "pass a batch through the model in setup(), before creating the optimizer",
             )
         if hasattr(tensor, "placements"):
             from graphtrain.ranks.sharded import refuse_meshes  # which few runs need

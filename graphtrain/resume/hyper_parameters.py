@@ -1,8 +1,7 @@
-"""The hyper-parameters that a run was set up with, compared with those of a resume: no difference is ignored silently.
+"""Compare the hyper-parameters of a resume with the saved ones: no difference is ignored silently.
 
-Loading the state of optimizers and schedules also loads their old hyper-parameters, over the new ones that the script
-has set. So what they were set up with is saved, and the user decides about a difference; what the user decided for is
-saved from then on.
+Loading the state of optimizers and schedulers also loads their old hyper-parameters, over the new ones of the script.
+So the initial hyper-parameters are saved, and the user decides about a difference. Later checkpoints have the decision.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CLASS = "class"
 FUNCTIONS = "lr_lambdas"
 INNER = "_schedulers"
 
-# What the steps of a schedule change, and `base_lrs`, which follows from the learning rate of the optimizer.
+# What the steps of a scheduler change, and `base_lrs`, which follows from the learning rate of the optimizer.
 _MOVING = frozenset(
     {
         *("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs"),
@@ -36,7 +35,7 @@ _MOVING = frozenset(
         *("scale", "_growth_tracker"),  # scalers
     }
 )
-# The rate of a group, and what the constructors of schedules write into it.
+# The learning rate of a group, and what the constructors of schedulers write into groups.
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
 _MOST_ENTRIES = 64
 _SAMPLED_STEPS = (0, 1, 10, 100, 1000, 10000)
@@ -51,9 +50,9 @@ class SettingChange(NamedTuple):
     """A hyper-parameter that differs from the saved one.
 
     Attributes:
-        resource, field: as in ``optimizer`` and ``lr``.
-        saved: the value that the run was saved with; None if there was none.
-        now: the value it is set up with now; None if there is none.
+        resource, field: for example ``"optimizer"`` and ``"lr"``.
+        saved: the saved value; None if there was none.
+        now: the value that is set up now; None if there is none.
     """
 
     resource: str
@@ -67,12 +66,12 @@ class SettingChange(NamedTuple):
 
     @property
     def chosen_by(self) -> str:
-        """The name with which `from_setup` takes it."""
+        """The name by which `from_setup` selects it."""
         return self.resource if self.field == CLASS else self.name
 
     @property
     def cannot_be_kept(self) -> bool:
-        """True if no checkpoint holds the saved value: an object of another class, or the functions of a schedule."""
+        """True if the checkpoint does not hold the saved value: that of an object of another class, or lambdas."""
         return self.field.rpartition(".")[2] in (CLASS, FUNCTIONS)
 
     def __str__(self) -> str:
@@ -82,15 +81,15 @@ class SettingChange(NamedTuple):
 
 @final
 class HyperParameters:
-    """The hyper-parameters of optimizers, schedules and other resources with a `state_dict`, before any step.
+    """The hyper-parameters of optimizers, schedulers and gradient scalers before their first step.
 
     Arguments:
-        stateful: by name; modules only by name, because their state is what is trained.
-        former: those of the run so far, for the same objects. Default: all are new.
+        stateful: name -> resource with a `state_dict`. Modules and objects of other classes have no hyper-parameters.
+        former: those of the run so far, which are used for the same objects. Default: all objects are new.
 
     Attributes:
-        set_up: what was set up, by resource and field.
-        values: the same, except for the saved ones that a resume kept.
+        set_up: the values of `setup`: resource -> field -> value.
+        values: the same, except for saved values that the user has decided to keep.
     """
 
     def __init__(self, stateful: Mapping[str, Any], former: HyperParameters | None = None) -> None:
@@ -106,10 +105,10 @@ class HyperParameters:
                 self.values[name] = former.values[name]
 
     def differences(self, saved: Values, states: Mapping[str, Any]) -> list[SettingChange]:
-        """The hyper-parameters that are not those of the saved run, by name.
+        """The hyper-parameters that differ from the saved ones, by name.
 
         Arguments:
-            states: the saved `state_dict`s, by resource: objects of a former trainer may be as they are there.
+            states: resource -> saved `state_dict`. Objects of a former trainer have its values, which are no change.
         """
         changes: list[SettingChange] = []
         for name in sorted({*saved, *self.set_up}):
@@ -119,7 +118,7 @@ class HyperParameters:
                 continue
             resource, kept = self._resources.get(name), dict(before)
             kept |= _settings_in(states[name]) if len(now) > 1 and isinstance(states.get(name), Mapping) else {}
-            # Another version of PyTorch may have added a field; groups get other fields only from the user.
+            # Another version of PyTorch may have added a default; groups get other fields only from the user.
             usual = {*resource.defaults, *_RATES} if isinstance(resource, torch.optim.Optimizer) else {*before, *now}
             changes += [
                 SettingChange(name, field, before.get(field), now.get(field))
@@ -130,10 +129,13 @@ class HyperParameters:
         return changes
 
     def chosen(self, names: Collection[str], changes: Collection[SettingChange]) -> set[str]:
-        """The fields that the user's names cover: ``"optimizer"`` all of them, ``"optimizer.lr"`` this one.
+        """The fields that the user's names select: ``"optimizer"`` all of its fields, ``"optimizer.lr"`` this one.
 
-        The rates of an optimizer and the settings of its schedules are taken together: a schedule restarts with both.
-        For a tuple of optimizers, these names apply to each, and ``"optimizer[0]"`` is the first.
+        The learning rates of an optimizer and the settings of its schedulers are selected together: a scheduler
+        restarts with both. In a tuple of optimizers, a name applies to each, and ``"optimizer[0]"`` is the first.
+
+        Raises:
+            UsageError: there is no such name.
         """
         known = {f"{name}.{field}" for name, fields in self.set_up.items() for field in fields if field != CLASS}
         covering: dict[str, set[str]] = {}
@@ -153,18 +155,18 @@ class HyperParameters:
         return selected
 
     def apply(self, chosen: set[str], saved: Values) -> list[str]:
-        """Replace loaded hyper-parameters by the chosen ones, as set up now; returns the resources that this changed.
+        """Replace loaded hyper-parameters by the chosen ones of `setup`; returns the resources that this changed.
 
-        If the rate of an optimizer or one of its schedules was chosen, its schedules restart and are stepped as often
-        as before: the rate becomes what it would be if the new values had always applied.
+        If the learning rate of an optimizer or one of its schedulers was chosen, its schedulers restart and are stepped
+        as often as before: the rate becomes what it would be if the new values had always applied.
 
         Raises:
-            UsageError: a schedule cannot restart.
+            UsageError: a scheduler cannot restart.
         """
         for name, set_up in self.set_up.items():
             fields = _fields_of(name, chosen)
             kept = {} if CLASS in fields else saved.get(name, {})
-            # Functions are always those of now: no checkpoint holds others.
+            # Functions are always the present ones: no checkpoint holds others.
             self.values[name] = set_up | {f: each for f, each in kept.items() if f not in {CLASS, FUNCTIONS, *fields}}
         loaded = {name: encoded(_state_of(resource)) for name, resource in self._resources.items() if chosen}
         for name, resource in self._resources.items() if chosen else ():
@@ -183,18 +185,18 @@ class HyperParameters:
         return [name for name in loaded if not is_equal(encoded(_state_of(self._resources[name])), loaded[name])]
 
     def _schedules_of(self, name: str) -> list[str]:
-        """The schedules of an optimizer that can restart."""
+        """The schedulers of an optimizer that can restart."""
         optimizer, resources = self._resources[name], self._resources.items()
         return [other for other, each in resources if _restarts(each) and each.optimizer is optimizer]
 
     def _restart(self, names: Iterable[str]) -> None:
-        """Restart the schedules of an optimizer, and step them as often as before, at 2 us a step."""
+        """Restart schedulers of an optimizer, and step them as often as before, at 2 us a step."""
         steps = {name: _steps_of(self._resources[name].state_dict()) for name in names}
         for name in steps:
             if not self._initial[name] or _steps_of(self._initial[name]) > 0:
                 raise UsageError(
-                    f"`{name}` was stepped before its Trainer was made: what it began with is not known",
-                    "make a new optimizer and a new scheduler, and a new Trainer with them",
+                    f"`{name}` was stepped before its Trainer was created: its initial values are not known",
+                    "create a new optimizer and a new scheduler, and a new Trainer with them",
                 )
             self._resources[name].load_state_dict(copy.deepcopy(self._initial[name]))
         most = max(steps.values(), default=0)
@@ -211,17 +213,17 @@ def _fields_of(resource: str, chosen: set[str]) -> set[str]:
 
 
 def _restarts(resource: Any) -> bool:
-    """True for a schedule, except a plateau: its steps need the metrics of the past."""
+    """True for a scheduler, except ReduceLROnPlateau, whose steps need past metrics."""
     return isinstance(resource, LRScheduler) and not isinstance(resource, ReduceLROnPlateau)
 
 
 def _steps_of(state: Mapping[str, Any]) -> int:
-    """How often a schedule with this state was stepped; a chain has no counter, but its schedules do."""
+    """How often a scheduler with this state was stepped; a chained one has no counter, but its schedulers do."""
     return int((state if "last_epoch" in state else state[INNER][0])["last_epoch"])
 
 
 def _set(group: dict[str, Any], field: str, initial: Mapping[str, Any]) -> None:
-    """Set a field as it was set up; a tensor in place, since a CUDA graph or a compiled step may hold it."""
+    """Set a field to its initial value; a tensor in place, since a CUDA graph or a compiled step may hold it."""
     if field not in initial:
         group.pop(field, None)
     elif isinstance(group.get(field), torch.Tensor):
@@ -231,14 +233,14 @@ def _set(group: dict[str, Any], field: str, initial: Mapping[str, Any]) -> None:
 
 
 def _state_of(resource: Any) -> dict[str, Any]:
-    """A copy of the settings in the state of a resource of torch; no others are known to be settings."""
+    """A copy of the settings of an optimizer, a scheduler or a gradient scaler; empty for anything else."""
     if isinstance(resource, torch.optim.Optimizer):
         return {"param_groups": copy.deepcopy([{**group, "params": ()} for group in resource.param_groups])}
     return copy.deepcopy(dict(resource.state_dict())) if isinstance(resource, LRScheduler | GradScaler) else {}
 
 
 def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, Any]:
-    """The settings in a state, as a manifest holds them; of groups one value where all agree, else a list."""
+    """The settings in a state, as a manifest holds them; a list of values if parameter groups differ."""
     if isinstance(state.get("param_groups"), list):
         groups = [{**group, "lr": group.get("initial_lr", group.get("lr"))} for group in state["param_groups"]]
         settings: dict[str, Any] = {}
@@ -273,7 +275,7 @@ def encoded(value: Any) -> Any:
 
 
 def _samples(function: Any) -> list[float | None]:
-    """A function cannot be saved or compared; its values can. None where it is not defined."""
+    """The values of a function at some steps, with which functions are compared; None where it raises."""
     values: list[float | None] = []
     for step in _SAMPLED_STEPS:
         try:

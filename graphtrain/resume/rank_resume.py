@@ -1,9 +1,8 @@
-"""Resuming with several ranks: all take the checkpoint that rank 0 chooses; and what changes with their number.
+"""Resume with several ranks: all take the checkpoint that rank 0 chooses; and with another number of ranks.
 
-With as many ranks as have written a checkpoint, each gets its own state back, bit for bit. With another number, all get
-the state that the ranks had in common, which they have between two windows. Running means are summed in the order of
-ranks, for rank 0. Random generators are seeded from the seed, the micro-batches so far, and the rank. Any other state
-of single ranks is taken from rank 0.
+With the same number, each rank gets its state back, bit for bit. With another number, all ranks get what was equal on
+all ranks, as it is between two windows. Running means are summed in the order of ranks, for rank 0. Random generators
+are seeded from the seed, the micro-batches so far, and the rank. Anything else is taken from rank 0.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from graphtrain.storage.state_files import Sections
 
 
 def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement) -> tuple[Checkpoint | None, str]:
-    """The checkpoint to resume from, and a name for the run in this process; no checkpoint to begin.
+    """The checkpoint to resume from, None to begin; and a name for the run, the same on all ranks.
 
     All ranks take the one that rank 0 chooses, if all can read it. An error on rank 0 is raised on all ranks.
     """
@@ -69,7 +68,7 @@ def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement)
 
 
 def processes(number: int, before: int = 0) -> str:
-    """How many there are, and instead of how many, in words."""
+    """The number of processes in words: ``"2 processes"``, or ``"2 processes instead of 1"``."""
     instead = f" instead of {before}" if before else ""
     return f"{number} {'process' if number == 1 else 'processes'}{instead}"
 
@@ -77,18 +76,14 @@ def processes(number: int, before: int = 0) -> str:
 def resized(
     checkpoint: Checkpoint, compiled: CompiledGraph, ranks: Ranks, seed: int, renaming: Renaming
 ) -> tuple[Checkpoint, str]:
-    """A checkpoint for a rank, of another number of ranks than have written it; and what changes, in words.
+    """Adapt a checkpoint that another number of ranks has written; returns it, and what changes, in words.
 
     Raises:
         CheckpointError: one process has saved it in the middle of a window or a batch.
     """
     states = dict(sorted(checkpoint.rank_states.items())) or {0: checkpoint.sections}
-    first, nodes, rank, before = (
-        checkpoint.sections,
-        compiled.program.nodes,
-        ranks.rank,
-        processes(checkpoint.manifest.ranks),
-    )
+    first, nodes = checkpoint.sections, compiled.program.nodes
+    rank, before = ranks.rank, processes(checkpoint.manifest.ranks)
     former = {node.path: renaming.former(node.path) or node.path for node in nodes}
     saved = {node.path: first["progress"].get(former[node.path], {}) for node in nodes}
     fetching = [node for node in nodes if node.kind.fetches]
@@ -98,7 +93,7 @@ def resized(
     is_open = any(counts) if counts else any(gradient is not None for gradient in gradients)
     if is_open or not fetched.isdisjoint(map(renaming.slot, first["slots"])):
         raise CheckpointError(
-            f"{checkpoint.path} was made in the middle of a window or a batch by {before}, and now the number of "
+            f"{checkpoint.path} was saved in the middle of a window or a batch by {before}, and now the number of "
             f"processes is {ranks.world_size}",
             f"resume with {before}, until there is a checkpoint between two windows",
         )
@@ -111,7 +106,7 @@ def resized(
     sections = {
         **first,
         "progress": _progress(states[0], nodes, former, rank, 1 in (checkpoint.manifest.ranks, ranks.world_size)),
-        # Those computed from a batch on the rank that had it, all others on every rank.
+        # Those computed from a batch for the rank that had it, all others for every rank.
         "slots": {name: own_slots.get(name) if renaming.slot(name) in dependent else slots[name] for name in slots},
         "metrics": _means([state["metrics"] for state in states.values()], rank),
         "random": random,
@@ -144,7 +139,7 @@ def _progress(
 
 
 def _means(of_ranks: Sequence[Mapping[str, Any]], rank: int) -> dict[str, Any]:
-    """The sums of all ranks on rank 0, none on the others."""
+    """The sums over all ranks for rank 0, empty for the others."""
     means: dict[str, Any] = {}
     for name in of_ranks[0]:
         named = [sums.get(name, {}) for sums in of_ranks]

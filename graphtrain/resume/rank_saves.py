@@ -1,9 +1,8 @@
 """Saves of several ranks: one decision, one checkpoint, one outcome.
 
-Every rank copies its state, and they synchronise: if one cannot copy, none saves. Then each writes its files to one
-common folder, in a background thread. Meanwhile they exchange messages through the store, never by collective calls:
-those belong to the run. Once all have written, rank 0 writes the manifest and renames the folder. It decides the
-outcome, which the others read.
+Every rank copies its state, and they synchronise: if one cannot copy, none saves. Then each writes its files to a
+common folder, in a background thread. Meanwhile ranks exchange messages through the store, not by collective calls,
+which training uses. Once all have written, rank 0 writes the manifest, renames the folder, and publishes the outcome.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _SLICE_SECONDS = 0.5
 # How long ranks wait for others in a save once the run has failed: they may be dead.
 _HURRIED_SECONDS = 10.0
 
-# What a rank publishes in a save. Rank 0: the outcome, at the end.
+# The topics of what a rank publishes in a save; only rank 0 publishes the outcome.
 _DIGESTS, _FILES, _OUTCOME = "digests", "files", "outcome"
 _OVER = "the checkpoint is over"  # in place of messages that nobody reads any more
 
@@ -39,13 +38,13 @@ _OVER = "the checkpoint is over"  # in place of messages that nobody reads any m
 @final
 @dataclass
 class RankSave:
-    """The part of one rank in one checkpoint; for one process, all of it.
+    """The part of one rank in writing one checkpoint; with one process, all of it.
 
     Attributes:
         key: the prefix of the keys of this save in the store.
-        required: what has to be equal on all ranks, as `StatefulObjects.must_be_equal` names it.
-        folder: of the checkpoints, as this rank sees it.
-        previous: the name of the checkpoint before, whose files are used where they are the same; empty for none.
+        required: what must be equal on all ranks, as `StatefulObjects.must_be_equal` names it.
+        folder: the folder of checkpoints, as this rank sees it.
+        previous: the name of the previous checkpoint, to whose files equal ones become links; empty for none.
     """
 
     ranks: Ranks
@@ -57,13 +56,13 @@ class RankSave:
     _end: float = math.inf
 
     def hurry(self) -> None:
-        """Wait no longer for ranks that may be dead."""
+        """From now on, wait only a few seconds for other ranks, which may be dead."""
         self._end = min(self._end, time.monotonic() + _HURRIED_SECONDS)
 
     # ---- in the threads that write
 
     def tell(self, outcome: SavedCheckpoint | BaseException) -> None:
-        """Publish on rank 0 the checkpoint that is written, or why it is not."""
+        """On rank 0, publish the written checkpoint, or the error."""
         if self.ranks.world_size == 1:
             return
         if isinstance(outcome, SavedCheckpoint):
@@ -77,7 +76,7 @@ class RankSave:
             self._publish(_OUTCOME, {"error": error_as_plain(told)})
 
     def files(self, folder: Path, facts: Manifest) -> Manifest:
-        """Write the files of rank 0 to a new folder, and wait for those of the others; returns the manifest."""
+        """On rank 0, write its files to a new folder, and wait for those of the other ranks; returns the manifest."""
         other_ranks = range(1, self.ranks.world_size)
         try:
             common, report = self._write_files(folder.name, facts)
@@ -91,12 +90,12 @@ class RankSave:
         return manifest_of(facts, self.staged, common, reports)
 
     def follow(self, facts: Manifest) -> SavedCheckpoint:
-        """Write the part of another rank than 0; returns the outcome, which rank 0 tells: for all, the same error."""
+        """On other ranks than 0, write their files; returns the outcome, or raises the error, that rank 0 publishes."""
         try:
             self._publish(_FILES, self._write_files("", facts)[1])
         except Exception as error:
             reason = error.message if isinstance(error, GraphtrainError) else reason_of(error)
-            # That ranks differ, all of them find by the digests.
+            # If ranks differ, each finds that by the digests.
             self._fail(reason, (_FILES,) if isinstance(error, RanksDivergedError) else (_DIGESTS, _FILES))
         outcome = self._read(_OUTCOME, 0)
         self._fail(_OVER)
@@ -109,7 +108,7 @@ class RankSave:
         return self.ranks.read(f"{self.key}/{_OUTCOME}/0", timeout_seconds) is not None
 
     def _write_files(self, name: str, facts: Manifest) -> tuple[Collection[str] | None, dict[str, Any]]:
-        """Write this rank's files, once all ranks know what they have in common, to the folder that rank 0 names."""
+        """Compare digests with the other ranks, and write the files of this rank to the folder that rank 0 names."""
         state, common = self.staged, None
         if self.ranks.world_size > 1:
             self._publish(_DIGESTS, {"digests": state.digests, "folder": name})
@@ -145,7 +144,7 @@ class RankSave:
         self.ranks.publish(f"{self.key}/{topic}/{self.ranks.rank}", msgpack.packb(value))
 
     def _fail(self, reason: str, topics: Sequence[str] = (_DIGESTS, _FILES)) -> None:
-        """Replace what this rank has published, or the others wait for, by a failure."""
+        """Publish a failure under each topic, in place of what other ranks wait for."""
         for topic in topics:
             with suppress(LostRankError):
                 self._publish(topic, {"failed": reason})

@@ -88,7 +88,6 @@ class CheckpointWriter:
         """Save at this position; False if it is not a save point.
 
         Arguments:
-            policy: how to save, and what to do if that fails.
             values: metric by which checkpoints are ranked -> its value; None if there is none yet.
             is_asked: True if a node requested it; False when the run stops.
 
@@ -163,11 +162,7 @@ class CheckpointWriter:
         self.world.synchronise("stop")
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, if there is one.
-
-        Raises:
-            SaveFailedError: it could not be written, and the policy is to stop.
-        """
+        """Wait for the checkpoint that is being written, if there is one; raises its error, as for `save`."""
         if (save := self._save) is None:
             return
         with self._run.watch.measure("save"):

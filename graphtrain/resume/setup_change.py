@@ -1,6 +1,6 @@
-"""What `setup` made when a run began, compared with what it makes for a resume: a hash of each path.
+"""Compare what `setup` creates for a resume with what it created when the run began: a hash of each path.
 
-It covers what a checkpoint does not restore. Data is compared elsewhere.
+Only state that a checkpoint does not restore is compared, without data, which has other checks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _MOST = 3
 
 
 def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str]:
-    """Path -> a short hash of what was set up, equal for equal set-ups; or of what the same objects hold now."""
+    """Path -> a short hash of an object at set-up; with `now`, of what it holds now."""
     by_id = snapshot.reachable.by_id
 
     def place(value: Any) -> str | None:
-        """What stands for an object that is listed, without the name of the script; nothing for an address."""
+        """The path of a listed object without the name of the script; empty for a value whose text has an address."""
         listed = by_id.get(id(value))
         if listed is None:
             return "" if is_value(value) and " at 0x" in repr(value) else None
@@ -63,9 +63,9 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
 def setup_changes(
     saved: Mapping[str, str], hashes: Mapping[str, str], snapshot: StateSnapshot, reported: Collection[str]
 ) -> list[str]:
-    """The paths that differ from what `setup` made for the saved run, and that a resume has not restored.
+    """The paths where `setup` has created something else than for the saved run, which the resume has not restored.
 
-    `hashes` are of this process before that; what is in `reported`, names of data, is left out.
+    `hashes` are those of this process before loading; `reported` are names of data that are already reported.
     """
     paths = [path for path, value in hashes.items() if saved.get(path, value) != value]
     now = setup_hashes(snapshot, now=True) if paths else {}
@@ -73,6 +73,6 @@ def setup_changes(
 
 
 def unexplained(paths: Collection[str]) -> list[str]:
-    """A line for each path that differs although nobody changed anything, up to a few."""
-    lines = [f"{shown_path(path)} differs from what `setup` made: seed it, or {REMEDY}" for path in paths]
+    """A notice for each path that differs although the user has changed nothing, up to a few."""
+    lines = [f"{shown_path(path)} differs from what `setup` created before: seed it, or {REMEDY}" for path in paths]
     return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines

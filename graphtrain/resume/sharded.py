@@ -1,4 +1,4 @@
-"""The pieces of a checkpoint, and weights in files, as tensors of the sharded models of this run."""
+"""Create sharded tensors from the parts in a checkpoint, or from whole weights in files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from graphtrain.storage.weight_files import StoredTensor
 
 
 def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: int) -> tuple[Checkpoint, str]:
-    """A checkpoint whose pieces are sharded tensors on the mesh of these modules; plain ones if none is sharded.
+    """Replace the pieces in a checkpoint by tensors, which are sharded if these modules are.
 
-    The text says if they are not sharded now. Those of the checkpoint have to be sharded if these are.
+    The text says if they are not sharded now. If they are, those of the checkpoint must be, too.
     """
     like: Any = next((each for module in modules for each in module.parameters() if is_sharded(each)), None)
     if like is not None and not checkpoint.manifest.sharded:
@@ -44,7 +44,7 @@ def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: 
 
 
 def _with_parts(value: Any, replace_part: Callable[[Any], Any]) -> Any:
-    """A container of a state with other parts; the same object if they are the same."""
+    """A container with replaced parts; the same object if none is replaced."""
     if not isinstance(value, dict) and type(value) not in (list, tuple, collections.deque):
         return value
     pairs = value.items() if isinstance(value, dict) else enumerate(value)
@@ -58,7 +58,7 @@ def _with_parts(value: Any, replace_part: Callable[[Any], Any]) -> Any:
 
 
 def read_as_sharded(stored: Mapping[str, StoredTensor], module: torch.nn.Module, rank: int) -> dict[str, torch.Tensor]:
-    """Weights from files, by name; of those that are sharded in a module, the parts of this rank."""
+    """Read weights from files, by name; for tensors that are sharded in a module, the parts of this rank."""
     targets, saved = weights_of(module), dict[str, torch.Tensor]()
     for name, tensor in stored.items():
         target, saved[name] = targets.get(name), tensor.read()

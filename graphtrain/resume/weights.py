@@ -1,4 +1,4 @@
-"""The weights of a checkpoint or of other files, loaded into models; nothing else of a run."""
+"""Load the weights of a checkpoint or of other files into models, and nothing else of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load_weights(
 
     Arguments:
         named, only: as for `Trainer.load`. The checkpoint must have all models that were supplied.
-        sources: model -> the model in the checkpoint that it takes its weights from, if that is another one.
+        sources: model -> the name of the model in the checkpoint, if that is another one.
     """
     objects = session.compiled.state.objects
     path = Path(session.world.lead(lambda: str(checkpoint_folder(named, files.folder if files is not None else None))))
@@ -57,7 +57,7 @@ def load_weights(
 def read_fitting(
     module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, heading: str
 ) -> dict[str, torch.Tensor]:
-    """The weights in files that fit a module, by name, as `fitting`; of those sharded in it, the parts of a rank."""
+    """Read the weights that fit a module, by name, as for `fitting`; of its sharded tensors, the parts of this rank."""
     names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, heading)
     if hasattr(type(module), SHARDED):
         from graphtrain.resume.sharded import read_as_sharded  # which few runs need

@@ -85,18 +85,13 @@ class StateWriter(Encoder):
     def begin_transit(self, saved_elsewhere: Mapping[str, Any]) -> None:
         """From now on, encode the values of slots: of any size, with references also to objects encoded before.
 
-        Arguments:
-            saved_elsewhere: path -> tensor or array that is saved in another section, to which no value can refer.
+        `saved_elsewhere` has the tensors and arrays of other sections, path -> value, to which no value can refer.
         """
         self.is_in_transit = self.refuses_graphs = True
         self._saved_elsewhere = saved_elsewhere
 
     def count(self, size: int, path: str) -> None:
-        """Count saved bytes.
-
-        Raises:
-            UnsaveableError: the limit is exceeded.
-        """
+        """Count saved bytes; raises an UnsaveableError beyond the limit."""
         if self._bytes + size > MOST_BYTES and not self.is_in_transit:
             most = f"more than {MOST_BYTES >> 20} MiB would be saved without a `state_dict`"
             raise UnsaveableError(path, f"{most}: {REMEDY}")
@@ -230,11 +225,7 @@ class StateWriter(Encoder):
 
 @final
 class StateReader(Decoder):
-    """Decodes what a `StateWriter` has encoded: finds the objects that it refers to, and creates new ones.
-
-    Arguments:
-        section: the encoded values, in nested mappings.
-    """
+    """Decodes the values in a section that a `StateWriter` has encoded: finds referenced objects, creates new ones."""
 
     def __init__(self, snapshot: StateSnapshot, section: Any) -> None:
         super().__init__()
@@ -343,11 +334,7 @@ def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """A value that can be changed in place, and those nested in it: the path and value of each.
-
-    Arguments:
-        around: the identities of the containers that it is in: one that contains itself is walked once.
-    """
+    """The path and value of a value that can be changed in place, and of those in it; `around` are its containers."""
     category = category_of(type(value))
     if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value

@@ -90,11 +90,7 @@ def view_of(value: Any, owner: Any) -> list[Any] | None:
 
 
 def viewed(owner: Any, dtype: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-    """The view of a tensor or an array that `view_of` describes.
-
-    Raises:
-        ValueError, TypeError, RuntimeError: it is not within its memory, or would be a view of Python objects.
-    """
+    """The view of a tensor or an array that `view_of` describes; an error if it is not within its memory."""
     if isinstance(owner, torch.Tensor):
         memory = torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
     else:

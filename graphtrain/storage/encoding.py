@@ -62,7 +62,6 @@ class Encoded:
 
     Attributes:
         part: its name, for references to objects in it.
-        data: the encoded value.
     """
 
     part: str
@@ -71,13 +70,7 @@ class Encoded:
 
 @dataclass
 class Tensors:
-    """The tensors of one file.
-
-    Attributes:
-        file: the name of the file, without its suffix.
-        named: name -> tensor.
-        pieces: name -> how the tensor is divided, for local parts of tensors that are sharded over ranks.
-    """
+    """The tensors of one file by name; `pieces` says how those are divided that are parts of sharded tensors."""
 
     file: str
     named: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -180,7 +173,6 @@ class Encoder:
 
         Arguments:
             path: where the value is, for messages and for the names of tensors: the same in every process.
-            depth: how deep it is nested.
 
         Raises:
             UnsaveableError: something in it cannot be encoded.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
 
+from graphtrain.graph.closures import Cell, Getter, compile_guard
 from graphtrain.graph.elements import END
+from graphtrain.graph.syntax import FieldOf, Name
 from graphtrain.kind.trigger import decimal
-from graphtrain.language.closures import Cell, Getter, compile_guard
-from graphtrain.language.syntax import FieldOf, Name
 from graphtrain.plan.scope import Scope
 from graphtrain.printable import one_line
 from graphtrain.program.bind import ProgramNode

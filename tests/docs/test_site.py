@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import doctest
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 import graphtrain
-from docs import site_docstrings, site_gallery, site_links, site_set_ups
+from docs import site_docstrings, site_gallery, site_generated, site_links, site_set_ups
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
 from tests.docs.execution import blocks_of, read_page, texts_of
@@ -72,6 +73,18 @@ def test_a_file_of_the_repository_is_shown_on_a_page_of_its_own() -> None:
     assert {block.language for block in blocks_of(notebook)} == {"python", "text"}
     folder = site_links.page_of_source("tests/company/lookahead")
     assert "## pyproject.toml" in folder and len(blocks_of(folder)) > 2
+
+
+@pytest.mark.full
+def test_the_example_of_a_report_is_of_a_run_that_was_resumed(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    site_generated.example_report(tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    content = re.search(r'<script type="application/json" id="content">(.*?)</script>', text, re.DOTALL)
+    assert content is not None
+    (run,) = json.loads(content[1])["runs"]
+    assert (run["path"], run["condition"]) == ("runs/digits", "finished")
+    assert [mark["event"] for mark in run["marks"]] == ["begun", "resumed"]
 
 
 def test_the_picture_of_the_tutorial_is_of_its_graph(tmp_path: Path) -> None:

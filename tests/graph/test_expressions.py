@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from graphtrain.language.closures import Cell, compile_guard, constant, constant_value, stored
-from graphtrain.language.syntax import (
+from graphtrain.graph.closures import Cell, compile_guard, constant, constant_value, stored
+from graphtrain.graph.syntax import (
     FUNCTIONS,
     Constant,
     Expression,

@@ -153,9 +153,9 @@ def ending_by_validation() -> Graph:
 def test_a_run_that_only_a_resource_could_end_is_refused_without_it() -> None:
     (problem,) = loops_of(ending_by_validation())
     assert (problem.code, problem.severity) == ("G501", "warning"), "it may be supplied"
-    assert problem.message.startswith("without `val_data` the run can go round ")
-    assert "`val_check_batch`, `finished` decide, " in problem.message
-    assert "take it out of the `optional`" in problem.hint
+    assert problem.message.startswith("without `val_data` the run can loop through ")
+    assert "only `val_check_batch`, `finished` could end the loop, " in problem.message
+    assert "remove it from `optional`" in problem.hint
     with pytest.raises(GraphError, match="error G501: without `val_data`"):
         small(ending_by_validation()).but(val_data=lambda made: None).trainer()
     needed = ending_by_validation().set("validate", graph=replace(EVALUATE, optional=()))
@@ -166,7 +166,7 @@ def test_a_loop_that_ends_once_a_resource_is_supplied_is_refused_without_it_alon
     once = FIT.nest("sanity", EVALUATE.set("begin_evaluation", split="sanity")).connect("sanity", "decide")
     once = once.guard("first", "sanity.runs == 0").connect("decide", "sanity", when="first")
     small(once).trainer()
-    with pytest.raises(GraphError, match="G501: without `val_data` the run can go round `decide`, `sanity` forever"):
+    with pytest.raises(GraphError, match="without `val_data` the run can loop through `decide`, `sanity` forever"):
         small(once).but(val_data=lambda made: None).trainer()
 
 
@@ -179,7 +179,7 @@ def test_a_guard_that_divides_steps_names_the_loop_that_it_closes_and_a_trigger_
 def test_a_node_that_is_bypassed_changes_nothing() -> None:
     counted = FIT.set("finish", after="never").guard("finished", "clip.runs >= 3 and accumulate.count == 0")
     (problem,) = loops_of(counted)
-    assert "only as `finished` decides" in problem.message
+    assert "only `finished` could end the loop" in problem.message
     assert loops_of(counted.set("clip", max_norm=1.0)) == []
 
 
@@ -187,7 +187,7 @@ def test_a_start_that_a_bypassed_node_counts_is_never_reached() -> None:
     needed = ending_by_validation().set("validate", graph=replace(EVALUATE, optional=()), **{"from": "3 clips"})
     counted = replace(needed, units={**needed.units, "clips": "clip.runs"})
     (problem,) = loops_of(counted)
-    assert "`val_check_batch`, `finished` decide, " in problem.message
+    assert "only `val_check_batch`, `finished` could end the loop, " in problem.message
     assert loops_of(counted.set("clip", max_norm=1.0)) == []
 
 

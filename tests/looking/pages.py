@@ -25,7 +25,7 @@ pytest.importorskip("starlette")
 import torch
 import uvicorn
 
-from graphtrain.page.server import Watched, application, listening
+from graphtrain.report.page.server import Watched, application, listening
 
 Get = Callable[..., tuple[int, str, dict[str, str]]]
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -352,7 +352,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("replay tiny.py --run-dir kept --to 5_stops", ("--to: unknown unit `stops`", "did you mean `steps`?")),
     ("replay tiny.py --run-dir kept --to 3_minutes", ("`minutes` are wall-clock time",)),
     ("replay tiny.py --run-dir kept --to best", ("was ranked by a metric",)),
-    ("replay tiny.py --run-dir kept --to 2_steps --node stop", ("no node `stop` runs", "did you mean `step`?")),
+    ("replay tiny.py --run-dir kept --to 2_steps --node stop", ("there is no node `stop`", "did you mean `step`?")),
     ("replay tiny.py --run-dir kept --to 4_steps --node step", ("the node `step` does not run again after 4 steps",)),
     (
         "replay tiny.py --run-dir kept --to 2_steps clip.max_norm=2.0",

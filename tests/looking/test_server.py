@@ -129,9 +129,9 @@ def test_a_port_in_use_or_a_library_that_is_missing_is_named(
     with serving(runs / "one") as (port, _):
         done = command("watch", str(runs), "--port", str(port))
     assert done.code == 2 and f"port {port} cannot be used" in done.err and "--port 0" in done.err
-    for name in [name for name in sys.modules if name.startswith("graphtrain.page")]:
+    for name in [name for name in sys.modules if name.startswith("graphtrain.report.page")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(sys.modules["graphtrain"], "page")
+    monkeypatch.delattr(sys.modules["graphtrain.report"], "page")
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
     done = command("watch", str(runs))
     assert done.code == 2 and "pip install '.[watch]'" in done.err

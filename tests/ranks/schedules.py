@@ -166,7 +166,7 @@ def _noted_edges(trainer: Trainer) -> list[tuple[int, int]]:
 
 def is_refused(error: CheckpointError) -> bool:
     """True for a resume with another number of ranks in the middle of a window; another error is raised."""
-    if "was made in the middle of a window or a batch" not in error.message:
+    if "was saved in the middle of a window or a batch" not in error.message:
         raise error
     return True
 

@@ -207,7 +207,7 @@ class Shared(nn.Module):
 
 def test_a_gradient_that_one_pass_adds_to_twice_is_refused() -> None:
     end_of(fit(within=False), model=Shared)
-    with pytest.raises(UsageError, match=r"^one backward pass adds twice to the gradient of a parameter of shape \[6"):
+    with pytest.raises(UsageError, match=r"^a backward pass adds twice to the gradient of a parameter of shape \[6"):
         end_of(fit(), model=Shared)
 
 

@@ -170,7 +170,9 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         assert launched(2) == 72
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="--processes 2: this process is one of 4, which torchrun or another"):
+    with pytest.raises(
+        UsageError, match="--processes 2: torchrun or another launcher has started this process as one of 4"
+    ):
         launched(2)
     monkeypatch.setenv("GRAPHTRAIN_PROCESSES", "4")
     assert launched(4) is None

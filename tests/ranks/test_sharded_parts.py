@@ -88,7 +88,7 @@ def test_a_part_knows_its_place_in_the_whole(mesh: Any) -> None:
     with pytest.raises(UsageError, match=r"`model\.weight`: it is sharded over the ranks \[0, 1\] of 8"):
         sharded.refuse_meshes("model.weight", tensor, 8)
     partial = DTensor.from_local(torch.ones(2), mesh, [Partial()], run_check=False)
-    with pytest.raises(UsageError, match="only Shard along one dimension is known"):
+    with pytest.raises(UsageError, match="only Shard along one dimension is supported"):
         sharded.refuse_meshes("model.weight", partial, 2)
 
 

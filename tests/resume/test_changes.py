@@ -267,12 +267,12 @@ def part(make: Callable[[int], Any]) -> tuple[Prepare, str]:
 DIFFERENT: dict[str, tuple[Prepare, str]] = {
     "a probability": (
         lambda model, task, process: setattr(model[1], "p", process / 10),
-        "model.1.p differs from what `setup` made: seed it, or give what holds it a `state_dict`",
+        "model.1.p differs from what `setup` created before: seed it, or give what holds it a `state_dict`",
     ),
     "a global": (lambda model, task, process: globals().update(SCALE=float(process)), "SCALE differs from what"),
     "a variable of a closure": (
         lambda model, task, process: setattr(task, "inner", (lambda value: lambda: value)(process)),
-        "training_step.inner<value> differs from what `setup` made",
+        "training_step.inner<value> differs from what `setup` created before",
     ),
     "an attribute of a class": (lambda model, task, process: setattr(Task, "threshold", process), "threshold differs"),
     "many attributes": (

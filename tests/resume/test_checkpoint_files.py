@@ -278,7 +278,7 @@ def test_a_header_may_have_as_many_bytes_as_a_reader_takes(monkeypatch: pytest.M
     size = len(stage([tensors], {})["model"]) - 4 * 4 - 8  # without its length and the values
     for most, fits in ((size, True), (size - 1, False)):
         monkeypatch.setattr(tensor_files, "_MOST_BYTES_OF_A_HEADER", most)
-        with nullcontext() if fits else pytest.raises(UnsaveableError, match="more tensors than one file can hold"):
+        with nullcontext() if fits else pytest.raises(UnsaveableError, match="more tensors than a file can hold"):
             stage([tensors], {})
 
 

@@ -119,7 +119,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_difference_is_refused_and_nothing_is_changed_on_the_disk(tmp_path: Path) -> None:
     trainer(tmp_path).run(until="6 steps")
     before = files(tmp_path)
-    with pytest.raises(UsageError, match="differs from what the run was set up with") as caught:
+    with pytest.raises(UsageError, match="set up now differ from the saved ones") as caught:
         trainer(tmp_path, lr=0.01, momentum=0.9).run()
     assert "optimizer.lr: 0.1 -> 0.01" in str(caught.value) and "optimizer.momentum: 0 -> 0.9" in str(caught.value)
     assert "--from-setup optimizer.lr,optimizer.momentum" in caught.value.hint
@@ -305,7 +305,7 @@ EXTENDED: dict[str, tuple[Callable[[int], Make | None], dict[str, Any], int]] = 
 def test_only_what_works_is_offered_for_a_run_that_is_extended(name: str, tmp_path: Path) -> None:
     make, settings, count = EXTENDED[name]
     trainer(tmp_path / "saved", make(12)).run(until="5 steps")
-    with pytest.raises(UsageError, match="differs from what the run was set up with") as caught:
+    with pytest.raises(UsageError, match="set up now differ from the saved ones") as caught:
         trainer(tmp_path / "saved", make(18), steps=18, **settings).run()
     ways = re.findall(r"run\((.+?)\)", caught.value.hint)
     assert len(ways) == count == caught.value.hint.count("--from-")

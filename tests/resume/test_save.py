@@ -323,7 +323,7 @@ class Odd:
     ("name", "value", "message"),
     [
         ("teacher", Odd(), r"teacher\['inside'\]\[1\]\['here'\] cannot be saved"),
-        ("..", torch.nn.Linear(1, 1), "that is not a valid name for a file"),
+        ("..", torch.nn.Linear(1, 1), "its name is not valid for a file"),
     ],
 )
 def test_what_cannot_be_saved_is_an_error_before_anything_trains(

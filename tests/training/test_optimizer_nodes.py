@@ -374,5 +374,5 @@ def test_two_nodes_that_step_one_scheduler_at_one_time_are_an_error() -> None:
     graph = FIT.set("schedule", every="1 steps")
     graph = graph.insert("slow", "schedule", at="decide", after="schedule", every="1 steps")
     it = scheduled(graph, scheduler=lambda optimizer: StepLR(optimizer, 1, 0.5))
-    with pytest.raises(ValueError, match=r"`schedule` and `slow` both step `scheduler` at one time .1 steps.: each"):
+    with pytest.raises(ValueError, match=r"`schedule` and `slow` both step `scheduler` at the same time .1 steps., so"):
         it.trainer()

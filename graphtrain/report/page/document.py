@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain.errors import UsageError
-from graphtrain.page.content import NextSteps, content_of_runs
 from graphtrain.printable import printable
+from graphtrain.report.page.content import NextSteps, content_of_runs
 from graphtrain.storage.files import write_output
 from graphtrain.viz.theme import style
 

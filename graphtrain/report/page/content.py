@@ -13,10 +13,10 @@ import numpy
 
 from graphtrain.errors import GraphtrainError
 from graphtrain.graph.elements import nodes_of
-from graphtrain.page.pictures import content_of, difference_of
 from graphtrain.plain import json_value
 from graphtrain.printable import printable
 from graphtrain.report.numbers import duration, rate, share
+from graphtrain.report.page.pictures import content_of, difference_of
 from graphtrain.report.run import Run
 from graphtrain.report.snapshot import Snapshot
 from graphtrain.report.values import ROW_POSITION, not_finite_words

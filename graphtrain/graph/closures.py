@@ -1,7 +1,7 @@
 """What an expression means: its operators, and their tree compiled to nested closures.
 
 Closures are bound once to the objects that hold the fields. Comparing a field with a constant then costs 0.04 us; a
-walk over the tree, as in `tests/language/reference.py`, costs 1.6 us. Fields are read from the `__dict__` of their
+walk over the tree costs 1.6 us. Fields are read from the `__dict__` of their
 object: the same closure code serves objects of many classes, so the interpreter cannot cache an attribute look-up,
 which would cost twice as much.
 """
@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from graphtrain.language.syntax import FUNCTIONS, Constant, Expression, FieldOf, Name, Operation, walk
+from graphtrain.graph.syntax import FUNCTIONS, Constant, Expression, FieldOf, Name, Operation, walk
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -136,7 +136,7 @@ def _binary(compute: Callable[..., Any], left: Cell, right: Cell) -> Getter:
 def constant_value(expression: Expression) -> bool | None:
     """True or False if the expression has that value whatever its fields hold; None if it depends on them.
 
-    >>> from graphtrain.language.syntax import parse
+    >>> from graphtrain.graph.syntax import parse
     >>> constant_value(parse("step.steps > 3 or 1 < 2")), constant_value(parse("step.steps > 3"))
     (True, None)
     """

@@ -20,10 +20,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from graphtrain.errors import GraphtrainError, UsageError
-from graphtrain.page.content import NextSteps, content_of_runs, measured
-from graphtrain.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.plain import json_value
 from graphtrain.printable import printable
+from graphtrain.report.page.content import NextSteps, content_of_runs, measured
+from graphtrain.report.page.document import SCRIPTS, STYLES, asset, served
 from graphtrain.report.run import Run, as_of_now, run_directories
 from graphtrain.storage.run_directory import ACTIVE, STATUS_FILE
 

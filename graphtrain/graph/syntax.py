@@ -101,7 +101,7 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
     >>> parse("open('x')")
     Traceback (most recent call last):
         ...
-    graphtrain.language.syntax.GuardSyntaxError: unknown function `open`: open('x')
+    graphtrain.graph.syntax.GuardSyntaxError: unknown function `open`: open('x')
     >>> parse("fit/step.steps", frozenset(["fit"]))
     FieldOf(node='fit/step', field='steps')
     """

@@ -1,1 +1,0 @@
-"""The guard language: pure boolean expressions, parsed against an allow-list, never evaluated as Python."""
