@@ -1,4 +1,4 @@
-"""What `transformers.Trainer` is given, as a graph and its resources: the same batches, losses, steps and schedule.
+"""The arguments of `transformers.Trainer` as a graph and resources: the same batches, losses, steps and schedule.
 
     graph, resources = setup(model, TrainingArguments("out", num_train_epochs=3), train_dataset=data)
     graphtrain.Trainer(graph, run_dir="run", **resources).run()
@@ -39,7 +39,7 @@ class Order(Sampler[int]):
 
     Arguments:
         length: of the data.
-        seed: see above.
+        seed: that of epoch 0.
 
     >>> order = Order(5, seed=42)
     >>> order.set_epoch(1)
@@ -277,7 +277,7 @@ def _seeded(args: Any, model_init: Callable[..., Any] | None) -> Any:
 
 
 def _prepared(model: Any, args: Any, model_init: Any, optimizers: tuple[Any, Any]) -> Any:
-    """The model that is given or made, to which is done what `Trainer` does before it trains."""
+    """The model, passed or made by `model_init`, prepared as `Trainer` does before it trains."""
     if model_init is not None and isinstance(args, transformers.TrainingArguments):
         if model is not None or optimizers != (None, None):
             raise UsageError("model_init makes the model", "leave it out, or both the model and optimizers")
@@ -297,7 +297,7 @@ def _prepared(model: Any, args: Any, model_init: Any, optimizers: tuple[Any, Any
 
 
 def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any) -> tuple[Any, Any]:
-    """Those that were given, or those that the arguments mean."""
+    """The optimizer and the scheduler: those that were passed, else those of the arguments."""
     if optimizer is None:
         make, options = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
         if {"params", "model", "optimizer_dict"} & options.keys() or not issubclass(make, torch.optim.Optimizer):
@@ -319,7 +319,7 @@ def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any
 
 
 def _with_metrics(graph: Graph) -> Graph:
-    """The graph with predictions that are gathered while it validates, and metrics that are computed of them."""
+    """The graph with nodes that gather predictions while it validates, and compute metrics from them."""
     body: Any = graph.nodes["validate"].body
     body = body.set("eval_batch", writes={"prediction": "prediction"})
     reads = {"batches": "next_batch.epoch_batches"}
@@ -398,7 +398,7 @@ def setup(
         several = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
         val_data = {name: _loader(args, model, each, collator, trains=False) for name, each in several.items()}
         resources["val_data"] = val_data if several is eval_dataset else val_data[""]
-        graph = graph.insert("draw_again", draw_as_loader, after="validate", reads={"data": "val_data"})
+        graph = graph.insert("draw_validation", draw_as_loader, after="validate", reads={"data": "val_data"})
         if gathers:
             graph, resources["compute_metrics"] = _with_metrics(graph), compute_metrics
     best = best_metric(args) is not None
@@ -410,5 +410,5 @@ def setup(
     resources["training_step"], resources["validation_step"] = _steps(
         args, loss, window, preprocess_logits_for_metrics, gathers=gathers
     )
-    _seeded(args, model_init)  # the model once more, as Trainer makes it: random numbers go on after it
+    _seeded(args, model_init)  # creates the model again, as Trainer does: the random numbers of the run follow
     return graph, resources
