@@ -82,7 +82,7 @@ def test_the_example_of_a_report_is_of_a_run_that_was_resumed(tmp_path: Path) ->
     assert content is not None
     (run,) = json.loads(content[1])["runs"]
     assert (run["path"], run["condition"]) == ("runs/digits", "finished")
-    assert [mark["event"] for mark in run["marks"]] == ["begun", "resumed"]
+    assert [mark["event"] for mark in run["marks"]] == ["started", "resumed"]
 
 
 def test_the_picture_of_the_tutorial_is_of_its_graph(tmp_path: Path) -> None:
