@@ -183,7 +183,7 @@ class Experiment(Logger):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"`logger.experiment.{name}` is not available here: a run logs by `loggers` of graphtrain.Trainer, of rows, texts, "
+            f"`logger.experiment.{name}` is not available here; use `loggers` of graphtrain.Trainer for rows, texts, "
             "images and histograms (docs/metrics.md)"
         )
 
