@@ -55,13 +55,13 @@ class RankSave:
     previous: str
     _end: float = math.inf
 
-    def hurry(self) -> None:
+    def shorten_timeout(self) -> None:
         """From now on, wait only a few seconds for other ranks, which may be dead."""
         self._end = min(self._end, time.monotonic() + _HURRIED_SECONDS)
 
     # ---- in the threads that write
 
-    def tell(self, outcome: SavedCheckpoint | BaseException) -> None:
+    def publish_outcome(self, outcome: SavedCheckpoint | BaseException) -> None:
         """On rank 0, publish the written checkpoint, or the error."""
         if self.ranks.world_size == 1:
             return

@@ -39,7 +39,7 @@ class MemoryIndex:
         starts, ends, named = zip(*self._regions[near], (start, end, [(name, value)]), strict=True)
         self._regions[near] = [(min(starts), max(ends), [*itertools.chain(*named)])]
 
-    def sharing(self, value: Any) -> Named:
+    def overlapping(self, value: Any) -> Named:
         """Those whose memory range overlaps that of a tensor or an array."""
         start, end = span_of(value)
         near = [pair for _, _, named in self._regions[self._near(start, end)] for pair in named]

@@ -134,16 +134,16 @@ def data_contents(
 
 
 def compared_data(
-    before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
+    before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], reported: Collection[str]
 ) -> tuple[list[str], str]:
     """A notice for each data that differs from its contents `before`; and which was too large to compare, in words.
 
     Arguments:
         before: as from `data_contents`, when a checkpoint was written; empty if it is not known.
-        but: the names of data that is already reported.
+        reported: the names of data that is already reported.
     """
     now = data_contents(snapshot, saved) if before and snapshot is not None else {}
     known = [name for name in now if name in before]
-    lines = [f"{name} {_OTHER}" for name in known if name not in but and before[name]["hash"] != now[name]["hash"]]
+    lines = [f"{name} {_OTHER}" for name in known if name not in reported and before[name]["hash"] != now[name]["hash"]]
     large = [name for name in known if not now[name]["is_whole"]]
     return lines, f"{', '.join(large)} compared only in part" if large else ""

@@ -185,7 +185,7 @@ class RunFiles:
         self._manifests = manifests
         return [SavedCheckpoint(*each) for each in manifests.items()]
 
-    def started(self, start: Mapping[str, Any]) -> None:
+    def append_start(self, start: Mapping[str, Any]) -> None:
         """Append a line to the list of starts: how and by which process the run was begun or resumed."""
         if not self.writes:
             return
@@ -202,7 +202,7 @@ class RunFiles:
 
     # ---- running
 
-    def noted(self, facts: Manifest) -> Manifest:
+    def with_lengths(self, facts: Manifest) -> Manifest:
         """Add the lengths of these files, and the run, to the manifest of a checkpoint.
 
         Raises:

@@ -138,7 +138,7 @@ def rooms() -> str:
 
 def example_report(path: Path) -> None:
     """Write the report of a run: the digits example, stopped at step 60 and resumed; this takes a few seconds."""
-    script = Path(__file__).parents[1] / "examples" / "digits.py"
+    script = Path(__file__).parents[2] / "examples" / "digits.py"
     with TemporaryDirectory() as folder, contextlib.chdir(folder):  # paths in the report are relative
         shutil.copy(script, "digits.py")
         run = ["run", "digits.py", "finish.after=5 epochs", "--run-dir", "runs/digits", "--quiet"]
@@ -150,7 +150,7 @@ def example_report(path: Path) -> None:
 
 def _of(module: str, function: str) -> Callable[[], str]:
     """A function of another module, which is imported when a page asks for it."""
-    return lambda: str(getattr(import_module(f"docs.{module}"), function)())
+    return lambda: str(getattr(import_module(f"tools.site.{module}"), function)())
 
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -160,8 +160,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "lightning-names": lightning_names,
     "trainer-names": trainer_names,
     "rooms": rooms,
-    "gallery": _of("site_gallery", "gallery"),
-    "set-ups": _of("site_set_ups", "set_ups"),
+    "gallery": _of("gallery", "gallery"),
+    "set-ups": _of("set_ups", "set_ups"),
     "example-report": lambda: f'<a href="{EXAMPLE_REPORT}">An example</a>: digits, stopped at step 60 and resumed.',
 }
 """NAME -> what returns the Markdown."""
