@@ -283,7 +283,7 @@ class NextBatch:
     def epochs(self) -> Fraction:
         """Epochs fetched so far, with the fraction of the current one if its length is known."""
         if self.last or not self.opened:
-            return Fraction(self.epoch + (self.last and not self.empty))  # an epoch without a batch is none
+            return Fraction(self.epoch + (self.last and not self.empty))  # an epoch without a batch does not count
         if not (length := self.epoch_length):
             return Fraction(self.epoch)
         return self.epoch + Fraction(min(self.epoch_batches, length - 1), length)

@@ -3,7 +3,7 @@
 A position is the number of the epoch, how many of its batches were drawn, and a state of the kind:
 
 Numbered     a list of batches, `graphtrain.Loader`: no state, a batch follows from its number
-Stateful     what has `state_dict`: its own state, asked for when the run is captured
+Stateful     data with a `state_dict`: its own state, read when the run is saved
 Replayed     a DataLoader, any iterable: the random state at `iter()`, from which a resume draws the batches again
 """
 
@@ -272,7 +272,7 @@ class Stateful(Source):
     def open(self, epoch: int, indices: Any = None) -> Opened:
         announce_epoch(self.data, epoch)
         loaded, self._loaded, self._begun = self._loaded, {}, True
-        if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
+        if loaded:  # between two epochs, the position is the end of the last one, or the start of the next one
             # From the end of an epoch, torchdata's loader would begin two iterators, each of which draws a seed.
             data, state = (self.data.dataset, loaded["dataset"]) if "dataset" in loaded else (self.data, loaded["data"])
             with PreservedRandom(drawn_from(self.data)):
@@ -329,7 +329,7 @@ class Stateful(Source):
         return "" if hashes == {sample["batch"]} else _DIFFERS
 
     def position(self) -> dict[str, Any]:
-        # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
+        # Not before the first `iter()`: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
         position = {"data": self.data.state_dict(), "sample": self._sample}
