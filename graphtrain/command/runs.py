@@ -236,9 +236,9 @@ def _explained(name: str) -> str:
 
     if (code := CODES.get(name)) is None:
         raise UsageError(f"there is no code `{name}`", "docs/checks.md lists all of them")
-    parts = {"without the check": code.otherwise, "what to do": code.remedy}
+    parts = {"without the check": code.consequence, "what to do": code.remedy}
     wrapped = {title: click.wrap_text(text, 100, "  ", "  ") for title, text in parts.items()}
-    return "\n\n".join([f"{name}: {code.found}", *(f"{title}:\n{text}" for title, text in wrapped.items())])
+    return "\n\n".join([f"{name}: {code.title}", *(f"{title}:\n{text}" for title, text in wrapped.items())])
 
 
 def _start(start: dict[str, Any]) -> str:

@@ -109,13 +109,7 @@ class PlanNode:
 
 @dataclass(frozen=True)
 class PlanAction:
-    """What a visit does to gradients.
-
-    Attributes:
-        effect: such as "backward" or "step".
-        optimizers: the optimizers of the gradients: names of resources, or paths of slots.
-        slot: the slot of the node that refers to them.
-    """
+    """An effect of a visit, such as "backward", on the gradients of the optimizers to which a slot refers."""
 
     effect: str
     optimizers: tuple[str, ...]

@@ -307,24 +307,6 @@ class Program:
         hints = {name: suggestion(name, missing) for name in unread}
         return {name: "" if hint.startswith("known") else hint for name, hint in hints.items()}
 
-    def foreign_schedulers(self) -> list[str]:
-        """A line for each scheduler of an optimizer that was not supplied."""
-        supplied = {
-            f"{name}[{number}]" if type(value) in (list, tuple) else name: part
-            for name, value in self.resources.items()
-            for number, part in enumerate(value if type(value) in (list, tuple) else [value])
-        }
-        schedulers = {
-            name: part for name, part in supplied.items() if isinstance(part, torch.optim.lr_scheduler.LRScheduler)
-        }
-        parts = [part for name, part in supplied.items() if name not in schedulers]
-        optimizers = [*parts, *[getattr(part, "optimizer", None) for part in parts]]  # one may wrap another
-        return [
-            f"`{name}` changes the learning rate of an optimizer that was not supplied"
-            for name, part in schedulers.items()
-            if all(getattr(part, "optimizer", None) is not each for each in optimizers)
-        ]
-
     @functools.cached_property
     def timed_nodes(self) -> list[ProgramNode]:
         """The nodes that are due by wall-clock time, and so at other moments in every replay."""

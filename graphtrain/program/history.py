@@ -15,11 +15,7 @@ from graphtrain.program.requests import Requests
 
 @final
 class History:
-    """The value of the slot `history` for one node.
-
-    Arguments:
-        requests: the requests of the run.
-    """
+    """The value of the slot `history` for one node."""
 
     def __init__(self, program: Program, node: ProgramNode, requests: Requests) -> None:
         self._program, self._node, self._requests = program, node, requests

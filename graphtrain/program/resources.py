@@ -225,10 +225,7 @@ def step_call(function: Any, name: str, owner: Any = None) -> StepCall:
 
 
 def with_copies(resources: Mapping[str, Any], sources: Mapping[str, str]) -> dict[str, Any]:
-    """The resources, with the copies of resources that kinds ask for.
-
-    Arguments:
-        sources: name of a copy -> name of the resource that is copied.
+    """The resources, with copies of some. `sources`: name of a copy -> name of the resource that is copied.
 
     Raises:
         UsageError: one of them cannot be copied.

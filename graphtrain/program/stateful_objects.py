@@ -163,11 +163,19 @@ class StatefulObjects:
         listed = {
             f"{name}[{number}]": value
             for name, values in self.resources.items()
-            if type(values) in (list, tuple)  # a user's may do anything
+            if type(values) in (list, tuple)  # not their subclasses, which may do anything
             for number, value in enumerate(values)
             if isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler)
         }
         return {name: value for name, value in self.objects.stateful.items() if name not in self.copies} | listed
+
+    def foreign_schedulers(self) -> list[str]:
+        """The names of the schedulers whose optimizer was not supplied, also not inside another object."""
+        kind, objects = torch.optim.lr_scheduler.LRScheduler, self.set_up()
+        others = [value for value in (*objects.values(), *self.resources.values()) if not isinstance(value, kind)]
+        known = {id(part) for value in others for part in (value, getattr(value, "optimizer", None))}
+        schedulers = [(name, value) for name, value in objects.items() if isinstance(value, kind)]
+        return [name for name, scheduler in schedulers if id(scheduler.optimizer) not in known]
 
     def paths(self) -> dict[int, str]:
         """The path of every object that was reachable when the run began, and of every parameter, by identity."""

@@ -22,11 +22,7 @@ Item = TypeVar("Item")
 
 @final
 class _EpochsOfWindows:
-    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount.
-
-    Raises:
-        UsageError: the graph trains in another way.
-    """
+    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

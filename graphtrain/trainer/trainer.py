@@ -39,17 +39,13 @@ from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
 
-# Arguments that are not resources -> what they may be, besides None.
-_EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {  # argument -> what it may be besides None
     "seed": ("an integer from 0 to 2**63 - 1", lambda value: isinstance(value, Integral) and 0 <= int(value) < 2**63),
     "run_dir": ("a path", lambda value: isinstance(value, str | PathLike)),
     "loggers": ("a list of functions", lambda value: isinstance(value, list) and all(map(callable, value))),
     "display": ('"auto", None or a Display', lambda value: value == "auto" or isinstance(value, Display)),
     "notify": ("a function", callable),
-    "about": (
-        'a mapping; its "arguments", too',
-        lambda value: isinstance(value, Mapping) and isinstance(value.get("arguments", {}), Mapping),
-    ),
+    "about": ("a mapping", lambda value: isinstance(value, Mapping)),
     "resume": ("a path", lambda value: isinstance(value, str | PathLike)),
     "before": ("the path of a node", lambda value: isinstance(value, str)),
     "trace": ("a function", callable),
@@ -174,7 +170,9 @@ class Trainer(RunView):
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
         unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
-        for line in [*program.absent, *unread, *program.foreign_schedulers(), *program.timed()]:
+        schedulers = self._session.compiled.state.foreign_schedulers()
+        foreign = [f"`{name}` changes the learning rate of an optimizer that was not supplied" for name in schedulers]
+        for line in [*program.absent, *unread, *foreign, *program.timed()]:
             self._session.notices.once(line)
 
     def run(
