@@ -149,7 +149,7 @@ def test_a_sampler_is_drawn_to_its_end_under_the_seed_of_the_epoch() -> None:
 
 @pytest.mark.parametrize("keywords", [{"sampler": iter([1])}, {"batch_sampler": itertools.repeat([1])}])
 def test_a_sampler_without_a_length_is_refused(keywords: dict[str, Any]) -> None:
-    with pytest.raises(DataError, match="has no length, and an epoch is drawn when it begins"):
+    with pytest.raises(DataError, match="has no length, but an epoch is drawn when it begins"):
         next(iter(Loader(range(8), **keywords)))
 
 
