@@ -59,7 +59,7 @@ class DataState:
             snapshot, name = followed
             restore_changes(snapshot, copy.deepcopy(section), name)  # the section may be needed again
 
-    def not_as_before(self) -> list[str]:
+    def differences(self) -> list[str]:
         """The differences that the comparisons report; each comparison is made once."""
         comparisons, self.comparisons = self.comparisons, []
         return [line for compare in comparisons if (line := compare())]
