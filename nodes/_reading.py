@@ -16,7 +16,7 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import all_generators, length_of, parts_of
 from graphtrain.data.shares import RankBatches, round_size
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
-from graphtrain.data.state import AsOpened, DataState
+from graphtrain.data.state import DataState, WithDataState
 from graphtrain.data.together import Together, empty_loader
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import most_batches
@@ -125,12 +125,12 @@ class Reading:
                 "pass an iterable without a `state_dict`, whose `__iter__` starts over; or a graphtrain.Loader",
             )
         if loaders:
-            source: Source = Together(data, {name: AsOpened(each, run.state) for name, each in read.items()})
+            source: Source = Together(data, {name: WithDataState(each, run.state) for name, each in read.items()})
         else:
             source = _source_of(data, run, self.limit, self.node.overfit)
         if run.ranks is not None:
             _divide(source, run, run.ranks)
-        self._sources[name] = source if loaders else AsOpened(source, run.state)
+        self._sources[name] = source if loaders else WithDataState(source, run.state)
         return self._sources[name]
 
     # ---- opening and closing

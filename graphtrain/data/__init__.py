@@ -12,6 +12,6 @@ Other rooms use:
     samplers: all_generators, generator_objects, length_of, parts_of
     shares: RankBatches, round_size
     source: ended_early, keeps_position, Numbered, Seeds, Source, source_of, Stateful
-    state: AsOpened, DataState
+    state: DataState, WithDataState
     together: empty_loader, Together
 """

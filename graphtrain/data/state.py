@@ -66,7 +66,7 @@ class DataState:
 
 
 @final
-class AsOpened(Source):
+class WithDataState(Source):
     """A source whose data gets, when an epoch is reopened, the state that it had when the epoch was opened."""
 
     def __init__(self, source: Source, state: DataState) -> None:
