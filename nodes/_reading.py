@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 from graphtrain.data.batch import NOTHING, as_tuples, move, trace
 from graphtrain.data.loaders import loaders_of
-from graphtrain.data.samplers import drawn_from, length_of, parts_of
+from graphtrain.data.samplers import all_generators, length_of, parts_of
 from graphtrain.data.shares import RankBatches, round_size
 from graphtrain.data.source import Numbered, Seeds, Source, Stateful, ended_early, keeps_position, source_of
-from graphtrain.data.state import AsOpened, DataState
+from graphtrain.data.state import DataState, WithDataState
 from graphtrain.data.together import Together, empty_loader
 from graphtrain.errors import DataError, RanksDivergedError
 from graphtrain.kind.batch_limit import most_batches
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphtrain.program.agreement import Agreement
 
 
-class DataOfRun(NamedTuple):
+class DataSetup(NamedTuple):
     """The set-up of a node that fetches batches, besides its data; `ranks` is None for one process."""
 
     seed: int
@@ -55,7 +55,7 @@ class Round(NamedTuple):
 class Reading:
     """The data of a node: one loader, several together, or one after the other; alone or among ranks."""
 
-    run: DataOfRun
+    run: DataSetup
     limit: float | None
     move: Callable[[Any], Any] | None
     last_number: int  # among several ranks, the number of the last batch among those of the source
@@ -77,7 +77,7 @@ class Reading:
     # ---- what is read
 
     def set_up(
-        self, data: Any, run: DataOfRun, device: torch.device, transfer: Callable[[Any, Any], Any] | None
+        self, data: Any, run: DataSetup, device: torch.device, transfer: Callable[[Any, Any], Any] | None
     ) -> None:
         """Use this data, on this device, within the limits of the node."""
         node, self.run = self.node, run
@@ -125,12 +125,12 @@ class Reading:
                 "pass an iterable without a `state_dict`, whose `__iter__` starts over; or a graphtrain.Loader",
             )
         if loaders:
-            source: Source = Together(data, {name: AsOpened(each, run.state) for name, each in read.items()})
+            source: Source = Together(data, {name: WithDataState(each, run.state) for name, each in read.items()})
         else:
             source = _source_of(data, run, self.limit, self.node.overfit)
         if run.ranks is not None:
             _divide(source, run, run.ranks)
-        self._sources[name] = source if loaders else AsOpened(source, run.state)
+        self._sources[name] = source if loaders else WithDataState(source, run.state)
         return self._sources[name]
 
     # ---- opening and closing
@@ -203,7 +203,7 @@ class Reading:
 
     def _reopened(self, drawn: int) -> Iterator[Any]:
         self._reopen(drawn, self._last_batch())
-        for line in self.run.state.not_as_before():
+        for line in self.run.state.differences():
             self.run.notify(line)
         yield from itertools.islice(self.batches, 1)  # `_reopen` has replaced `batches`, which give the others
 
@@ -307,14 +307,14 @@ class Reading:
         number: int = last.get("number", drawn)
         if not (is_known and (source.redraws or source.replays) and number >= node.source_state.get("redrawn", 0)):
             number = drawn
-        with PreservedRandom([generator for part in self.parts for generator in drawn_from(part)]):
+        with PreservedRandom([generator for part in self.parts for generator in all_generators(part)]):
             now = [copy.deepcopy(state.changed(part)) for part in self.parts]
             self.batches = batches = source.reopen(0 if node.overfit else node.passes - 1, number, node.source_state)
             if number < drawn:
-                before = [generator.get_state() for generator in drawn_from(self.source.data)]
+                before = [generator.get_state() for generator in all_generators(self.source.data)]
                 is_of_rank = isinstance(batches, RankBatches)
                 redrawn = batches.batch(number, node.length) if is_of_rank else next(batches, NOTHING)
-                after = [generator.get_state() for generator in drawn_from(self.source.data)]
+                after = [generator.get_state() for generator in all_generators(self.source.data)]
                 if redrawn is NOTHING and source.replays:
                     raise ended_early(number, drawn)
                 # A batch that draws random numbers differs: training has drawn some between two batches.
@@ -337,7 +337,7 @@ class Reading:
             state.comparisons.append(lambda: line if state.digest(self.source.data) == digest else "")
 
 
-def _source_of(data: Any, run: DataOfRun, limit: float | None, overfit: int | None) -> Source:
+def _source_of(data: Any, run: DataSetup, limit: float | None, overfit: int | None) -> Source:
     """The source of one loader."""
     if overfit and isinstance(data, DataLoader) and not isinstance(data.sampler, SequentialSampler):
         raise DataError(
@@ -349,7 +349,7 @@ def _source_of(data: Any, run: DataOfRun, limit: float | None, overfit: int | No
     return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, limit=limit, is_followed=is_followed)
 
 
-def _divide(source: Source, run: DataOfRun, ranks: Agreement) -> None:
+def _divide(source: Source, run: DataSetup, ranks: Agreement) -> None:
     """Let ranks share the batches of a source, and notify what that costs; raises if the data is already divided."""
     parts = parts_of(*loaders_of(source.data).values() or [source.data])
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):

@@ -94,7 +94,7 @@ class CheckFinite:
             self._read()
 
     def _read(self) -> None:
-        """Read what is on the device: one transfer for all of it."""
+        """Read the values that are on the device, in one transfer."""
         fault, samples = self._first_fault(self._values, self._places)
         self._values, self._places = [], []
         if fault:

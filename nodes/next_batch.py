@@ -153,7 +153,7 @@ class NextBatch:
             self.passes = 0
         self._reading = reading = self._reading or readings.Reading(self)
         state, by_hand = data_state or states.DataState(), batch_size is not None
-        run = readings.DataOfRun(seed, saving, notify, ranks, state, windows, graph_trains, by_hand)
+        run = readings.DataSetup(seed, saving, notify, ranks, state, windows, graph_trains, by_hand)
         reading.set_up(train_data, run, device, transfer)
         self._count = count_samples if batch_size is None else lambda batch: operator.index(batch_size(batch))
         self._clock = running_seconds or time.monotonic
@@ -283,7 +283,7 @@ class NextBatch:
     def epochs(self) -> Fraction:
         """Epochs fetched so far, with the fraction of the current one if its length is known."""
         if self.last or not self.opened:
-            return Fraction(self.epoch + (self.last and not self.empty))  # an epoch without a batch is none
+            return Fraction(self.epoch + (self.last and not self.empty))  # an epoch without a batch does not count
         if not (length := self.epoch_length):
             return Fraction(self.epoch)
         return self.epoch + Fraction(min(self.epoch_batches, length - 1), length)

@@ -9,9 +9,9 @@ Other rooms use:
     fingerprint: data_changes, fingerprints
     loader: derived_seed, Loader
     loaders: by_name, is_data, loaders_of
-    samplers: drawn_from, generator_objects, length_of, parts_of
+    samplers: all_generators, generator_objects, length_of, parts_of
     shares: RankBatches, round_size
     source: ended_early, keeps_position, Numbered, Seeds, Source, source_of, Stateful
-    state: AsOpened, DataState
+    state: DataState, WithDataState
     together: empty_loader, Together
 """

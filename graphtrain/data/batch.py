@@ -19,7 +19,7 @@ else:
 
 NESTS = frozenset({dict, list, tuple})
 NOTHING = object()
-"""What an iterator of batches yields where there is none."""
+"""Takes the place of a batch when an iterator has ended."""
 _MOST_TRACED = 64 * 2**10
 
 

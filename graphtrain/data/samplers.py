@@ -52,7 +52,7 @@ def generators_of(data: Any) -> list[AnyGenerator]:
     return list(map(generator_of, generator_objects(data)))
 
 
-def drawn_from(data: Any) -> list[AnyGenerator]:
+def all_generators(data: Any) -> list[AnyGenerator]:
     """All generators that data may draw from, including the global ones."""
     return [*generators_of(data), *named_generators().values()]
 

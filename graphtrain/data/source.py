@@ -3,7 +3,7 @@
 A position is the number of the epoch, how many of its batches were drawn, and a state of the kind:
 
 Numbered     a list of batches, `graphtrain.Loader`: no state, a batch follows from its number
-Stateful     what has `state_dict`: its own state, asked for when the run is captured
+Stateful     data with a `state_dict`: its own state, read when the run is saved
 Replayed     a DataLoader, any iterable: the random state at `iter()`, from which a resume draws the batches again
 """
 
@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from graphtrain.data.batch import NOTHING
 from graphtrain.data.loader import Loader, derived_seed
 from graphtrain.data.samplers import (
+    all_generators,
     announce_epoch,
-    drawn_from,
     draws_at_once,
     generators_of,
     length_of,
@@ -272,10 +272,10 @@ class Stateful(Source):
     def open(self, epoch: int, indices: Any = None) -> Opened:
         announce_epoch(self.data, epoch)
         loaded, self._loaded, self._begun = self._loaded, {}, True
-        if loaded:  # between two epochs: what is loaded is the rest of the last, which is empty, or the next one
+        if loaded:  # between two epochs, the position is the end of the last one, or the start of the next one
             # From the end of an epoch, torchdata's loader would begin two iterators, each of which draws a seed.
             data, state = (self.data.dataset, loaded["dataset"]) if "dataset" in loaded else (self.data, loaded["data"])
-            with PreservedRandom(drawn_from(self.data)):
+            with PreservedRandom(all_generators(self.data)):
                 data.load_state_dict(copy.deepcopy(state))
                 is_next = next(iterate(data), NOTHING) is not NOTHING
             if is_next:
@@ -304,7 +304,7 @@ class Stateful(Source):
             before: dict[str, Any] = {}
             with seeds.common((), epoch, number):
                 if number == 1:
-                    random = [each.get_state() for each in drawn_from(self.data)]
+                    random = [each.get_state() for each in all_generators(self.data)]
                     before = {"epoch": epoch, "random": random, "data": copy.deepcopy(self.position()["data"])}
                 batch = next(batches, NOTHING)
             self._loaded = {}
@@ -321,15 +321,15 @@ class Stateful(Source):
         sample, hashes = self._sample, set()
         if not sample:
             return _NO_SAMPLE
-        with PreservedRandom(drawn_from(self.data)):
+        with PreservedRandom(all_generators(self.data)):
             for _ in range(2):  # a change by `iter` that the state does not hold shows the second time
                 batches = self._after(sample["epoch"], sample["data"], self._seeds)
-                set_states(drawn_from(self.data), sample["random"])
+                set_states(all_generators(self.data), sample["random"])
                 hashes.add(_hash_of(next(batches, None)))
         return "" if hashes == {sample["batch"]} else _DIFFERS
 
     def position(self) -> dict[str, Any]:
-        # Before the first `iter()` the data is not asked: for its state, torchdata's loader would begin an epoch.
+        # Not before the first `iter()`: for its state, torchdata's loader would begin an epoch.
         if self._loaded or not self._begun:
             return dict(self._loaded)
         position = {"data": self.data.state_dict(), "sample": self._sample}
@@ -366,8 +366,8 @@ class Replayed(Source):
         seeds = self._seeds.of(state)
         with seeds.common(generators_of(self.data), epoch):
             if "random" in state:
-                set_states(drawn_from(self.data), state["random"])
-            state.setdefault("random", [generator.get_state() for generator in drawn_from(self.data)])
+                set_states(all_generators(self.data), state["random"])
+            state.setdefault("random", [generator.get_state() for generator in all_generators(self.data)])
             batches = self._iterator(epoch, seeds)
             first = next(batches, NOTHING)
         if first is not NOTHING:

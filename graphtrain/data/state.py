@@ -59,14 +59,14 @@ class DataState:
             snapshot, name = followed
             restore_changes(snapshot, copy.deepcopy(section), name)  # the section may be needed again
 
-    def not_as_before(self) -> list[str]:
+    def differences(self) -> list[str]:
         """The differences that the comparisons report; each comparison is made once."""
         comparisons, self.comparisons = self.comparisons, []
         return [line for compare in comparisons if (line := compare())]
 
 
 @final
-class AsOpened(Source):
+class WithDataState(Source):
     """A source whose data gets, when an epoch is reopened, the state that it had when the epoch was opened."""
 
     def __init__(self, source: Source, state: DataState) -> None:

@@ -15,7 +15,7 @@ from graphtrain.graph.elements import END, Edge, G, GraphData
 from graphtrain.kind import kind_of
 from graphtrain.names import suggestion
 
-# What leads to a hub where there is no batch, so that a hook of a batch is passed.
+# The guard under which a hub is reached without a batch, so that hooks of batches are skipped.
 _NO_BATCH = "data_exhausted"
 
 

@@ -17,7 +17,7 @@ def edit_of(table: Mapping[str, Any], place: str, overlay: str = "") -> Edit:
     """The edit of a table.
 
     Raises:
-        EditError: it is no table, or has no verb or two.
+        EditError: it is not a table, or it has no verb or several.
 
     >>> edit_of({"remove": "log", "to": "decide"}, "my.toml:3").arguments
     {'to': 'decide'}

@@ -10,7 +10,7 @@ Other rooms use:
     parameter: Above, Below, coerce, coerce_item, is_trigger, known_mode, Metric, Mode, Parameter, plain_value,
         Precision, REQUIRED, show_value
     signatures: descriptions_of, hints_of
-    trigger: decimal, exactly, known_units, next_multiple, Term, Trigger
+    trigger: as_fraction, decimal, known_units, next_multiple, Term, Trigger
 """
 
 from graphtrain.kind.declaration import FunctionRecord as FunctionRecord

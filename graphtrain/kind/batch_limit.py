@@ -26,5 +26,5 @@ def most_batches(limit: float | None, length: int | None) -> int | None:
         raise DataError(f"next_batch.limit = {limit} is a share of the batches, and the data has no length", hint)
     batches = int(Fraction(str(limit)) * length)
     if not batches and length:
-        raise DataError(f"next_batch.limit = {limit} of {length} batches is none", hint)
+        raise DataError(f"next_batch.limit = {limit} of {length} batches is less than one batch", hint)
     return batches

@@ -88,7 +88,7 @@ Its results cannot go to slots: each call would read those of the call before.
 
 @dataclass(frozen=True)
 class Read:
-    """A slot that a kind reads: required, or with a default that stands for an absent resource."""
+    """A slot that a kind reads: required, or with a default that is used if nothing supplies it."""
 
     name: str
     default: Any = REQUIRED

@@ -129,10 +129,10 @@ def known_units(units: Iterable[str]) -> list[str]:
     return [*base_units, *(unit for unit, (base, _) in MULTIPLES.items() if base in base_units)]
 
 
-def exactly(count: Any) -> Fraction:
+def as_fraction(count: Any) -> Fraction:
     """The value of a counter, without rounding: an integer, a fraction or a float, also of NumPy.
 
-    >>> exactly(0.5), exactly(3)
+    >>> as_fraction(0.5), as_fraction(3)
     (Fraction(1, 2), Fraction(3, 1))
     """
     return Fraction(count if isinstance(count, Rational | float) else float(count))

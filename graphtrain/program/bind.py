@@ -15,7 +15,7 @@ from graphtrain.errors import UsageError
 from graphtrain.graph.elements import Problem
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Read
-from graphtrain.kind.trigger import Term, Trigger, exactly
+from graphtrain.kind.trigger import Term, Trigger, as_fraction
 from graphtrain.lazy import lazy_import
 from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
@@ -81,7 +81,7 @@ class Clock:
 
     def now(self) -> Fraction:
         """The exact value of the clock."""
-        return exactly(getattr(self.node.instance, self.field))
+        return as_fraction(getattr(self.node.instance, self.field))
 
     def count(self) -> int | None:
         """The value of `restarts`; None if the counter never restarts."""
@@ -90,7 +90,7 @@ class Clock:
     def reading(self) -> list[int | None]:
         """The value as it is stored in progress: numerator, denominator, and `count()`."""
         value = getattr(self.node.instance, self.field)
-        now = value if type(value) is int else exactly(value)
+        now = value if type(value) is int else as_fraction(value)
         return [now.numerator, now.denominator, self.count()]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, final
 
-from graphtrain.kind.trigger import Term, Trigger, decimal, exactly
+from graphtrain.kind.trigger import Term, Trigger, as_fraction, decimal
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Clock, Program
 from graphtrain.report.values import ROW_POSITION
@@ -120,7 +120,7 @@ class RunClock:
         Counts of graphs around the one that trains come first: ``fold 2``. A graph that counts none of these has
         the units that it counts: ``4 batches, 8 samples``.
         """
-        parts = [f"{name} {_text(exactly(value))}" for name, value in self.outer_counts().items()]
+        parts = [f"{name} {_text(as_fraction(value))}" for name, value in self.outer_counts().items()]
         for unit, word in (("steps", "step"), ("epochs", "epoch"), ("epoch_batches", "batch")):
             if (value := self.count(unit)) is not None:
                 length = self.epoch_length() if unit == "epoch_batches" else None

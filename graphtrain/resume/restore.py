@@ -127,7 +127,7 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
         f"not_state: {'+' if path in compiled.state.left_out else '-'} {path}"
         for path in sorted({*manifest.not_state} ^ {*compiled.state.left_out})
     ]
-    lost = [*compiled.state.data_state.not_as_before(), *other_data]
+    lost = [*compiled.state.data_state.differences(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(changed))
     # The digests can only be equal if everything was saved and restored.
     parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.changes)

@@ -295,7 +295,7 @@ def test_what_a_parameter_takes(value: Any, annotation: Any, expected: Any) -> N
 @pytest.mark.parametrize(
     ("limit", "length", "batches"),
     [(None, 4, 4), (3, 10, 3), (3, 2, 2), (1, 4, 1), (0.29, 100, 29), (0.29, 4, 1), (0.5, 3, 1),
-     (0.5, 0, 0), (0.25, 3, "0.25 of 3 batches is none"), (0.25, None, "the data has no length")],
+     (0.5, 0, 0), (0.25, 3, "0.25 of 3 batches is less than one"), (0.25, None, "the data has no length")],
 )  # fmt: skip
 def test_a_limit_is_a_number_or_an_exact_share(limit: float | None, length: int | None, batches: int | str) -> None:
     data = (number for number in [1.0] * 9) if length is None else [1.0] * length

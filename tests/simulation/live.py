@@ -178,7 +178,7 @@ def _train(life: Life, run_dir: Path, event: Event, number: int, jump: Callable[
         how: Any = {"from_saved": True} if life.is_set_up_anew else {}
         with suppress(LifeCycleError):  # it was finished
             trainer.advance(0, resume=former / "newest" if event.what == "fork" else "auto", **how)
-    resumes = [line for line in lines if line.startswith("resumed ") and "before a second batch" not in line]
+    resumes = [line for line in lines if line.startswith("resumed ") and "saved before its second batch" not in line]
     inexact = [line for line in resumes if "not exact" in line]
     assert not inexact, inexact
     done, saved = _steps(trainer), _saved_steps(run_dir)

@@ -247,7 +247,7 @@ def test_whose_turn_it_is_must_be_known() -> None:
     nodes = {**it.graph.nodes, "d_batch": replace(it.graph.nodes["d_batch"], reads=reads)}
     without = it.but(replace(it.graph, nodes=nodes, allow=("G404", "G408", "G410", "G411")))
     for wrong, message in (
-        (without, "only_own: the node has no `optimizer`"),
+        (without, "only_own = true: the node needs an `optimizer`"),
         (adversarial(turn=5), "an index below 1"),
     ):
         with pytest.raises(UsageError, match=message):
