@@ -20,7 +20,7 @@ NO_RESUME = "a resume with this `setup` is refused, or not exact"
 """Part of every notice about parameters that no resume can load."""
 
 CHANGED = (
-    f"{{}} changed since `setup`: {{}}; {NO_RESUME}: make all of it in `setup`, and let training switch it on "
+    f"{{}} changed since `setup`: {{}}; {NO_RESUME}: create all of it in `setup`, and let training switch it on "
     "(docs/gallery.md, A model that grows)"
 )
 """Such a notice, about an object and how it has changed."""
