@@ -1,6 +1,6 @@
-"""What each code of a problem means: what is found, what would happen without the check, and what to do.
+"""What each code of a problem means: its title, what would happen without the check, and what to do.
 
-`graphtrain explain G404` prints a code, and the page of checks has them all. In the text, a code with what is found is
+`graphtrain explain G404` prints a code, and the page of checks has them all. In the text, a code with its title is
 followed by what would happen, and after `=>` by what to do.
 """
 
@@ -46,7 +46,7 @@ G113 a node has no edge
   The run would fail at it. => Connect the node: `insert` takes `after`, `before` or `between`.
 G114 a name is not valid
   No guard could read the fields of the node. => Use an identifier that is no Python keyword, nor `pi` or `inf`.
-G115 a slot that is renamed or handed out does not exist
+G115 a slot that is renamed, or is an output, does not exist
   The renaming would have no effect: the wrong optimizer would be stepped. => Use a slot that the kind reads or writes.
 G116 a field that is read or counted does not exist, or is not a number
   A trigger could not count it. => Use a numeric field of the node.
@@ -156,10 +156,10 @@ G706 the window of one rank is read as that of all
 
 
 class Code(NamedTuple):
-    """What is found, what would happen without the check, and what to do."""
+    """A code: its title, what would happen without the check, and what to do."""
 
-    found: str
-    otherwise: str
+    title: str
+    consequence: str
     remedy: str
 
 
@@ -168,5 +168,5 @@ _CODE = re.compile(r"^(G\d\d\d) (.+)\n((?:  .+\n)+)", re.MULTILINE)
 
 FAMILIES = dict(_FAMILY.findall(_TEXT))
 """The first two characters of codes -> what these checks are about."""
-CODES = {name: Code(found, *" ".join(text.split()).split(" => ")) for name, found, text in _CODE.findall(_TEXT)}
+CODES = {name: Code(title, *" ".join(text.split()).split(" => ")) for name, title, text in _CODE.findall(_TEXT)}
 """Every code, in order."""

@@ -76,10 +76,10 @@ def _names(nodes: Iterable[ProgramNode]) -> tuple[str, ...]:
 def _harm(exploration: Exploration, plan: Plan) -> Iterator[Problem]:
     harm = [*exploration.machine.harm.values()]
     uncleared = {each.words.get("optimizer") for each in harm if each.fault.code == "G405"}
-    is_else = bool({each.fault.code for each in harm} - {"G414", "G415"})
+    has_other_faults = bool({each.fault.code for each in harm} - {"G414", "G415"})
     for each in harm:
         is_consequence = each.fault.code in ("G403", "G406") and each.words["optimizer"] in uncleared
-        if not is_consequence and not (each.fault.code == "G414" and is_else):
+        if not is_consequence and not (each.fault.code == "G414" and has_other_faults):
             yield _of_harm(exploration, plan, each)
 
 

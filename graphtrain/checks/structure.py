@@ -230,7 +230,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
             yield scope.problem("G105", thing, f"unknown guard `{edge.when}`", hint)
     always = [number for number, edge in enumerate(leaving) if edge.when is None]
     if not always:
-        message = f'the last edge, "{leaving[-1]}", has a guard: if none holds, the run could not continue'
+        message = f'the last edge, "{leaving[-1]}", has a guard: if no guard is true, the run could not continue'
         hint = f'add a last edge without a guard, or write "{leaving[-1].target}"'
         yield scope.problem("G109", thing, message, hint)
     elif after := ", ".join([f'"{edge}"' for edge in leaving[always[0] + 1 :]]):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from graphtrain.errors import ExpressionError, UsageError
-from graphtrain.graph.closures import Cell, any_of, compile_guard, constant, never, stored
+from graphtrain.graph.closures import Cell, Getter, any_of, compile_guard, constant, never, stored
 from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind import Read
 from graphtrain.kind.parameter import Above, Below
@@ -16,8 +15,6 @@ from graphtrain.plan.scope import Ref, Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.resources import StepCall, StepInputs, StepOutputs, step_call
 from graphtrain.program.triggers import Due, Every
-
-Get = Callable[[], Any]
 
 
 class Cells:
@@ -70,7 +67,7 @@ class Cells:
             return StepOutputs(call, node.path, name, returned, self._slots) if returned else call
         return value.function if isinstance(value, StepCall) else value
 
-    def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Get:
+    def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Getter:
         """A call that returns an input of a step function, and raises if a step function has yet to return it."""
         get = self.of(node, read, ref).read
         if not read.required or ref.kind != "slot" or ref.path not in self._returned:
@@ -124,11 +121,11 @@ class Cells:
 
     # ---- guards and expressions
 
-    def compiled(self, scope: Scope, expression: Expression) -> Get:
+    def compiled(self, scope: Scope, expression: Expression) -> Getter:
         """A call that returns the value of a guard or of another expression of a graph."""
         return compile_guard(expression, functools.partial(self.named, scope))
 
-    def expression(self, ref: Ref) -> Get:
+    def expression(self, ref: Ref) -> Getter:
         """A call that returns the value of an expression, converted for its parameter, or raises an ExpressionError."""
         scope = self._program.scopes.get(ref.path)
         if scope is None:  # of a node in a bypassed body
@@ -136,7 +133,7 @@ class Cells:
             return self.at(path, name).read
         return evaluated(ref, self.compiled(scope, ref.expression))
 
-    def wrap(self, node: ProgramNode, visit: Get) -> Get:
+    def wrap(self, node: ProgramNode, visit: Getter) -> Getter:
         """The visit of a node; before it, expressions are evaluated and set as parameters."""
         getters = [(name, self.expression(ref)) for name, ref in node.plan_node.expressions.items()]
         if not getters:
@@ -175,7 +172,7 @@ class Cells:
         return Cell(read)
 
 
-def evaluated(ref: Ref, read: Get) -> Get:
+def evaluated(ref: Ref, read: Getter) -> Getter:
     """A call that returns the value of an expression, read by `read`, or raises unless it fits its parameter.
 
     A number of the right type and within its bound passes two comparisons (0.05 us); `Parameter.coerce` decides

@@ -154,7 +154,7 @@ class CompiledGraph:
             )
         if missing := sorted(self._slots.alive(path, ended=ended, optional=False) - {*saved}):
             raise UsageError(
-                f"this graph needs the slot `{missing[0]}` at `{path}`, which the run does not hold there",
+                f"this graph needs the slot `{missing[0]}` at `{path}`, which the run does not have there",
                 "train on to where it is not needed before what reads it is inserted, or read it with a default "
                 f"(`{missing[0].rpartition('/')[2]}=None` in its kind); --graph saved resumes with the saved graph",
             )

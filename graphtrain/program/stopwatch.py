@@ -72,7 +72,7 @@ class Stopwatch:
     def wrap(self, node: ProgramNode, visit: Visit) -> Visit:
         """The transition of a node; of one that fetches data, timed (0.2 us), with a tick after it.
 
-        In a body with an activity of its own the time counts for that activity.
+        In a body with another activity, such as "validate", the time counts for that.
         """
         if node.kind.family != "data" or node.bypassed:
             return visit

@@ -21,7 +21,7 @@ from graphtrain.program.bind import Clock, ClockTerm, Program
 
 Due = Callable[[], bool]
 Aim = Callable[[], None]
-Target = Callable[[], int | Fraction]
+DueAt = Callable[[], int | Fraction]
 
 _NEVER = Fraction(2**62)
 
@@ -45,7 +45,7 @@ class Every:
     ) -> None:
         self._terms = [(clock, term.base) for clock, term in terms]
         self._fields, self.may_be_due = fields, may_be_due
-        thresholds = [_threshold(clock, functools.partial(self._target, clock, term)) for clock, term in self._terms]
+        thresholds = [_threshold(clock, functools.partial(self._due_at, clock, term)) for clock, term in self._terms]
         self.due: Due = any_of([lambda: not fields["runs"]] * once + [due for due, _ in thresholds])
         self._aims = [aim for _, aim in thresholds]
 
@@ -60,7 +60,7 @@ class Every:
         for aim in self._aims:
             aim()
 
-    def _target(self, clock: Clock, term: Term) -> int | Fraction:
+    def _due_at(self, clock: Clock, term: Term) -> int | Fraction:
         last = self._fields["fired"].get(term.unit)
         if last is None:
             return _NEVER  # not started yet
@@ -84,11 +84,11 @@ class After:
     """
 
     def __init__(self, fields: dict[str, Any], terms: Sequence[ClockTerm], text: str) -> None:
-        def target(term: Term) -> Fraction:
+        def due_at(term: Term) -> Fraction:
             return Fraction(0) if fields["stopped"] == text else term.base.amount
 
         self._fields, self._text = fields, text
-        thresholds = [_threshold(clock, functools.partial(target, term)) for clock, term in terms]
+        thresholds = [_threshold(clock, functools.partial(due_at, term)) for clock, term in terms]
         self.due: Due = any_of([due for due, _ in thresholds] or [lambda: bool(fields["stopped"] == text)])
         self._aims = [aim for _, aim in thresholds]
 
@@ -133,8 +133,8 @@ def _least_number(amount: int | Fraction) -> int | float:
     return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
 
 
-def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
-    """A call that returns whether the clock has reached the target, and one to make when the target has changed."""
+def _threshold(clock: Clock, due_at: DueAt) -> tuple[Due, Aim]:
+    """A call that returns whether the clock has reached an amount, and one to make when `due_at` returns another."""
     # A clock may restart at 0, or be computed from a counter that does; then `restarts` is read too.
     instance, counter, restarts = clock.node.instance, clock.field, clock.restarts
     reach: Callable[[int | Fraction], int | float] = _least_number  # amount of the clock -> value of the counter
@@ -146,20 +146,20 @@ def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     if not {counter, restarts or counter} <= values.keys():
         values = _Attributes(instance)
     count: Any = None  # the value of `restarts` for which the threshold was computed
-    threshold: int | float = _least_number(target()) if restarts is None else 0
+    threshold: int | float = _least_number(due_at()) if restarts is None else 0
 
     def is_reached() -> bool:
         return values[counter] >= threshold  # type: ignore[no-any-return]
 
     def aim() -> None:
         nonlocal threshold
-        threshold = _least_number(target())
+        threshold = _least_number(due_at())
 
     def is_reached_since_restart() -> bool:
         nonlocal count, threshold
         if values[restarts] == count and values[counter] < threshold:
             return False
-        count, amount = values[restarts], target()
+        count, amount = values[restarts], due_at()
         is_reached = clock.now() >= amount
         threshold = 0 if is_reached else reach(amount)  # due until it has fired, at any value of the counter
         return is_reached
@@ -167,7 +167,7 @@ def _threshold(clock: Clock, target: Target) -> tuple[Due, Aim]:
     def aim_since_restart() -> None:
         nonlocal count
         count = None
-        reach(target())  # raises for an amount that cannot be counted
+        reach(due_at())  # raises for an amount that cannot be counted
 
     return (is_reached, aim) if restarts is None else (is_reached_since_restart, aim_since_restart)
 

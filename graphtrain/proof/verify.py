@@ -134,7 +134,7 @@ class _Reexecution:
         """True if the state equals the checkpoint. Otherwise the differences are kept, if they are the fewest."""
         own_misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
         misses = sum(self._gather(own_misses))
-        # Earlier passes differ in their counters. Once all batches are trained, this may be it, with another state.
+        # Earlier passes differ in their counters. After the last batch this may be the goal, with another state.
         if misses and (self._runs() != self._goal_runs or misses >= self._nearness[0]):
             return False
         differences = self._compare()

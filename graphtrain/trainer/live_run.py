@@ -131,8 +131,8 @@ class LiveRun:
         if self._loggers is None:
             return
         hyper_parameters = {**self.arguments, "seed": session.seed}
-        for of, values in session.hyper_parameters.values.items():
-            hyper_parameters |= {f"{of}.{name}": value for name, value in values.items()}
+        for owner, values in session.hyper_parameters.values.items():
+            hyper_parameters |= {f"{owner}.{name}": value for name, value in values.items()}
         for node in session.compiled.program.nodes:
             values = {name: value for name, value in node.parameters.items() if value is not None}
             hyper_parameters |= {f"{node.path}.{name}": plain_value(value) for name, value in values.items()}

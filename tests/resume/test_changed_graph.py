@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[Graph, dict[str, str], str]] = {
     ),
     "a missing slot": (
         GRAPH.insert("draw", draw_noise, after="next_batch").insert("use", use_noise, after="accumulate"),
-        {}, "needs the slot `noise` at `accumulate`, which the run does not hold there.*--graph saved",
+        {}, "needs the slot `noise` at `accumulate`, which the run does not have there.*--graph saved",
     ),
     "a lost position, and another window": (GATHERED.set("gather", every=3), {}, "--rename accumulate=NODE"),
     "a name that is in no former graph": (

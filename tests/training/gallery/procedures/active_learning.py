@@ -62,7 +62,7 @@ PROCEDURE = Procedure(
     by_hand=by_hand,
     bad={
         "no step for the pool": (lambda it: it.but(pool_step=None), r"there is neither"),
-        "an empty pool": (lambda it: it.but(pool_data=Loader([], POOL_BATCH)), "`pool_data` has no samples"),
+        "an empty pool": (lambda it: it.but(pool_data=Loader([], POOL_BATCH)), "`pool_data` is empty or shuffled"),
         "a shuffled pool": (
             lambda it: it.but(pool_data=lambda made: Loader(made["train_data"].dataset, POOL_BATCH, shuffle=True)),
             r"`pool_data` is empty or shuffled\n.*unshuffled",
