@@ -135,8 +135,8 @@ def copied_into(present: Any, loaded: Any) -> Any:
         case dict():
             parts: Any = {key: copied_into(present.get(key), part) for key, part in loaded.items()}
         case list() | collections.deque():
-            befores = present if len(present) == len(loaded) else itertools.repeat(None)
-            parts = [copied_into(before, part) for before, part in zip(befores, [*loaded], strict=False)]
+            present_parts = present if len(present) == len(loaded) else itertools.repeat(None)
+            parts = [*map(copied_into, present_parts, loaded)]
         case set():
             parts = [*loaded]
         case _:

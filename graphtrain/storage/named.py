@@ -42,7 +42,7 @@ def _ignore(line: str) -> None:
 
 
 def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]:
-    """The checkpoints that lead to the newest one of a run, the newest first. Only their manifests are read.
+    """The checkpoints that a run came through, the newest first, as for `lineage_of`. Only their manifests are read.
 
     Arguments:
         notify: receives a message for every checkpoint that is skipped. Default: nothing is reported.
