@@ -64,7 +64,7 @@ _HOOKS = {
 # Attributes that `torch.compile` adds to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 
-REMEDY = "give what holds it a `state_dict`"
+REMEDY = "give the object that holds it a `state_dict` and a `load_state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 
