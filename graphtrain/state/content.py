@@ -63,7 +63,9 @@ class ContentHash:
         *,
         pauses: bool = False,
     ) -> None:
-        self._place_of, self._most_bytes, self._pauses = place_of, most_bytes, pauses
+        self._place_of = place_of
+        self._most_bytes = most_bytes
+        self._pauses = pauses
         self._hash = xxhash.xxh3_128()
         self.hexdigest = self._hash.hexdigest
         self._seen: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
