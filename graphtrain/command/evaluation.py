@@ -81,7 +81,7 @@ def _checkpoint(options: SimpleNamespace) -> Path:
 def _trainer(path: Path, options: SimpleNamespace, **overrides: Any) -> Trainer:
     """A trainer of another graph, in which `model` has the weights of a checkpoint."""
     trainers = TrainerFactory(ScriptOrClass(script=options.script), options.settings, ignore, load_graph(options.graph))
-    checkpoint, report = SavedCheckpoint.sound(path), notify_once(quiet=options.quiet)
+    checkpoint, report = SavedCheckpoint.verified(path), notify_once(quiet=options.quiet)
     overrides["display"] = None if options.quiet else imported("graphtrain.report.display.choose").display_for(report)
     overrides |= {"device": options.device} if options.device is not None else {}
     trainer = trainers.trainer(checkpoint, from_the_beginning=False, notify=report, **overrides)

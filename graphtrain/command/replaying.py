@@ -87,7 +87,7 @@ def _replayed(
         )
     trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
-        replay = Replay(trainers.trainer(SavedCheckpoint.sound(path), from_the_beginning=False), path)
+        replay = Replay(trainers.trainer(SavedCheckpoint.verified(path), from_the_beginning=False), path)
         replay.run_to(lambda _, loop: [Breakpoint(loop.position, lambda: True)])  # it was made here
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))

@@ -54,7 +54,7 @@ def verify_script(
         notify(f"trained once, with cuts chosen by --cuts-seed {seed}")
         arguments = [each for each in settings if "." not in each.partition("=")[0]]
         paths = [*checkpoint_paths(kept), *checkpoint_paths(run_dir / CHECKPOINTS_FOLDER)[-1:]]
-        segments = RunHistory(run_dir, notify).between([*map(SavedCheckpoint.sound, paths)])
+        segments = RunHistory(run_dir, notify).between([*map(SavedCheckpoint.verified, paths)])
         return _verified(source, arguments, segments, notify)
 
 

@@ -32,7 +32,7 @@ def export_weights(run: Path, path: Path, model: str | None, notify: Callable[[s
         raise UsageError(f"`{path}` exists; a file is never overwritten", "choose another name")
     folder = checkpoint_folder(run, notify=notify, hint="name a run directory, or a checkpoint in one")
     if (folder / CHECKPOINTS_FOLDER).is_dir():
-        folder = newest_in(folder, SavedCheckpoint.sound, notify).path
+        folder = newest_in(folder, SavedCheckpoint.verified, notify).path
     sections, stored = stored_weights(folder, read_manifest(folder))
     states = {name: sections["resources"].get(name, {}) for name in sections["modules"]}
     if not states or (model is not None and model not in states):

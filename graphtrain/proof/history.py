@@ -57,7 +57,7 @@ class RunHistory:
             if len(newest_first) == most:
                 break
             try:
-                newest_first.append(SavedCheckpoint.sound(*checkpoint))
+                newest_first.append(SavedCheckpoint.verified(*checkpoint))
             except CheckpointError as error:
                 self._notify(f"skipped a damaged checkpoint: {error.message}")
         return newest_first[::-1]

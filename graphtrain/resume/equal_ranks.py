@@ -59,11 +59,7 @@ def require_equal(
 
 
 def require_equal_weights(agreement: Agreement, resources: Mapping[str, Any]) -> None:
-    """Compare the parameters of all ranks.
-
-    Raises:
-        RanksDivergedError: they differ. All ranks raise it.
-    """
+    """Compare the parameters of all ranks; if they differ, all ranks raise a RanksDivergedError."""
     if agreement.world_size == 1:
         return
     if different := first_difference(agreement.gather(_weights(resources, with_buffers=False))):

@@ -27,14 +27,12 @@ FUNCTIONS = "lr_lambdas"
 INNER = "_schedulers"
 
 # What the steps of a scheduler change, and `base_lrs`, which follows from the learning rate of the optimizer.
-_MOVING = frozenset(
-    {
-        *("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs"),
-        *("T_cur", "T_i"),  # warm restarts
-        *("best", "num_bad_epochs", "cooldown_counter"),  # plateaus
-        *("scale", "_growth_tracker"),  # scalers
-    }
-)
+_MOVING = frozenset({
+    "last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "base_lrs",
+    "T_cur", "T_i",  # warm restarts
+    "best", "num_bad_epochs", "cooldown_counter",  # plateaus
+    "scale", "_growth_tracker",  # scalers
+})  # fmt: skip
 # The learning rate of a group, and what the constructors of schedulers write into groups.
 _RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"})
 _MOST_ENTRIES = 64

@@ -53,19 +53,22 @@ class CheckpointWriter:
 
     Attributes:
         run_name: the prefix of the keys of this run in the store of the ranks, the same on all of them.
-        refusal: why the last position was not a save point.
-        remedy: the remedy, if there is one.
-        saved: the last checkpoint that a node requested and to which the run can return: its weights are finite. None
-            if there is none.
+        refusal, remedy: why the last position was not a save point, and what to do about it.
+        saved: the last checkpoint that a node requested and to which the run can return: its weights are finite.
         returns: how often the run has returned to a checkpoint.
     """
 
     def __init__(self, run: Session, run_files: RunFiles | None, written: Callable[[], Any]) -> None:
-        self._run, self._run_files, self.world, self._written = run, run_files, run.world, written
-        self._is_alone, self._begun, self.run_name = run.world.world_size == 1, 0, "run"
-        self._staging: Buffers = {}  # reused by each copy
+        self._run = run
+        self._run_files = run_files
+        self._written = written
+        self.world = run.world
+        self.run_name = "run"
+        self._is_alone = run.world.world_size == 1
         self._requests, self._notices = run.requests, run.notices
+        self._staging: Buffers = {}  # reused by each copy
         self._save: _Save | None = None  # that is being written
+        self._begun = 0  # the number of saves so far
         self._attempts = 0
         self.refusal = self.remedy = ""
         self.saved: str | None = None

@@ -79,7 +79,10 @@ class Session:
         if deterministic:
             torch.use_deterministic_algorithms(True)
             torch.backends.cudnn.benchmark = False
-        self.notices, self._deterministic, self._about, self._not_state = notices, deterministic, about, not_state
+        self.notices = notices
+        self._deterministic = deterministic
+        self._about = about
+        self._not_state = not_state
         self.requests = Requests()
         self.world = Agreement(ranks, self.requests)
         several = self.world if ranks.world_size > 1 else None
@@ -229,8 +232,7 @@ class Session:
     ) -> None:
         """Continue with another graph, and with additional or replaced resources; if that raises, nothing changes.
 
-        Arguments:
-            moves: True to move the state of nodes to the graph; False if the run has not begun.
+        The state of nodes moves to the graph if `moves` is True; it is False for a run that has not begun.
         """
         all_resources = {**self.resources, **resources}
         new_copies = resource_copies(graph, all_resources)

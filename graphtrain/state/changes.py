@@ -34,7 +34,7 @@ OTHER_SUBMODULES = "has other submodules than it was set up with"
 # The remedies for objects that have changed and cannot be saved, by category.
 _REMEDIES = {
     "file": "open it when it is read",
-    "run": "nest its graph in that of this run, or make it within the step",
+    "run": "nest its graph in the graph of this run, or create it within the step",
     "watched": REMEDY,
     "iterator": REMEDY,
 }
@@ -77,7 +77,7 @@ def changes_since(
     unknown = [*finder.unknown, *finder.writer.lost]
     if data is None and snapshot.imported is not None:
         unknown += _lines_about_modules(snapshot.imported, snapshot.reachable.assigned)
-    unknown += [f"{shown_path(path)} {bound}" for path, bound in snapshot.reachable.bounds.items()]
+    unknown += [f"{shown_path(path)} {limit}" for path, limit in snapshot.reachable.unexamined.items()]
     return StateChanges(section, unknown, finder.writer)
 
 

@@ -57,7 +57,8 @@ class StateWriter(Encoder):
         super().__init__()
         self.is_in_transit = self.refuses_graphs = self._has_graph = False
         self.lost: list[str] = []
-        self._snapshot, self._reachable, self._stateful = snapshot, snapshot.reachable, snapshot.stateful
+        self._snapshot = snapshot
+        self._reachable, self._stateful = snapshot.reachable, snapshot.stateful
         self._saved_elsewhere: Mapping[str, Any] = {}  # tensors and arrays to which nothing can refer
         self._bytes = 0
 

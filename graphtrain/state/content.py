@@ -63,10 +63,12 @@ class ContentHash:
         *,
         pauses: bool = False,
     ) -> None:
-        self._place_of, self._most_bytes, self._pauses = place_of, most_bytes, pauses
+        self._place_of = place_of
+        self._most_bytes = most_bytes
+        self._pauses = pauses
         self._hash = xxhash.xxh3_128()
         self.hexdigest = self._hash.hexdigest
-        self._met: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
+        self._seen: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
         self._waiting: list[Any] = []
         self._items = self._bytes = 0
         self.is_whole = True
@@ -101,10 +103,10 @@ class ContentHash:
             plain = value.tobytes() if isinstance(value, numpy.generic) else value
             self._text(kind.__qualname__, value.name if is_enum else plain)
             return
-        if (met := self._met.get(id(value))) is not None:
-            self._text("same", met[0])
+        if (first_seen := self._seen.get(id(value))) is not None:
+            self._text("same", first_seen[0])
             return
-        self._met[id(value)] = len(self._met), value
+        self._seen[id(value)] = len(self._seen), value
         self._text(kind.__module__, kind.__qualname__)
         match category:
             case "tensor":

@@ -20,7 +20,7 @@ NO_RESUME = "a resume with this `setup` is refused, or not exact"
 """Part of every notice about parameters that no resume can load."""
 
 CHANGED = (
-    f"{{}} changed since `setup`: {{}}; {NO_RESUME}: make all of it in `setup`, and let training switch it on "
+    f"{{}} changed since `setup`: {{}}; {NO_RESUME}: create all of it in `setup`, and let training switch it on "
     "(docs/gallery.md, A model that grows)"
 )
 """Such a notice, about an object and how it has changed."""
@@ -135,8 +135,8 @@ def copied_into(present: Any, loaded: Any) -> Any:
         case dict():
             parts: Any = {key: copied_into(present.get(key), part) for key, part in loaded.items()}
         case list() | collections.deque():
-            befores = present if len(present) == len(loaded) else itertools.repeat(None)
-            parts = [copied_into(before, part) for before, part in zip(befores, [*loaded], strict=False)]
+            present_parts = present if len(present) == len(loaded) else itertools.repeat(None)
+            parts = [*map(copied_into, present_parts, loaded)]
         case set():
             parts = [*loaded]
         case _:

@@ -64,7 +64,7 @@ _HOOKS = {
 # Attributes that `torch.compile` adds to tensors and functions.
 OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 
-REMEDY = "give what holds it a `state_dict`"
+REMEDY = "give the object that holds it a `state_dict` and a `load_state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 
@@ -175,7 +175,7 @@ class Reachable:
     Attributes:
         by_path, by_id: the objects; the globals of a module that functions use are one of them, ``"__main__:"``.
         stateful: path -> object that is saved by its `state_dict`: modules, optimizers, and others that have one.
-        bounds: path -> why the object there, or those reachable from it, were not examined.
+        unexamined: path -> why the object there, or those reachable from it, were not examined.
         initial_states: the identities of the values in the states of optimizers.
         assigned: the names of globals and attributes that functions of the user set.
 
@@ -196,7 +196,7 @@ class Reachable:
         self.by_path: dict[str, Entry] = {}
         self.by_id: dict[int, Entry] = {}
         self.stateful: dict[str, Any] = {}
-        self.bounds: dict[str, str] = {}
+        self.unexamined: dict[str, str] = {}
         self.initial_states: set[int] = set()
         self.assigned: set[str] = set()
         self._attributes: set[str] = set()  # that the user's functions name
@@ -218,8 +218,8 @@ class Reachable:
             path for path in self.stateful if self.by_path[path].category == "object"
         ]  # whose states are their own
         for path, entry in self.by_path.items():
-            if (bound := self._bound_of(entry)) and not is_within(path, with_own_state):
-                self.bounds[path] = f"{bound}{_NOT_LOOKED_FOR}"
+            if (limit := self._limit_of(entry)) and not is_within(path, with_own_state):
+                self.unexamined[path] = f"{limit}{_NOT_LOOKED_FOR}"
         for module, namespace in sorted(self._globals.items()):
             entry = Entry(f"{module}:", namespace, "globals", code=Namespace)
             entry.keys, entry.parts = contents_of(entry)
@@ -245,7 +245,7 @@ class Reachable:
         self._entered += not is_saved_elsewhere
         if self._entered > MOST_OBJECTS:
             if self._entered == MOST_OBJECTS + 1:
-                self.bounds[path] = f"and others are beyond the first {MOST_OBJECTS:,} objects{_NOT_LOOKED_FOR}"
+                self.unexamined[path] = f"and others are beyond the first {MOST_OBJECTS:,} objects{_NOT_LOOKED_FOR}"
             return
         if path in self.by_path:  # keys with the same text
             path = f"{path}#{len(self.by_path)}"
@@ -261,7 +261,7 @@ class Reachable:
         self.by_id[id(value)] = self.by_path[path] = entry
         (self._optimizers if category == "optimizer" else self._waiting).append(entry)
 
-    def _bound_of(self, entry: Entry) -> str:
+    def _limit_of(self, entry: Entry) -> str:
         """What kind of object this is, if changes of it or of its items are not looked for; empty for any other."""
         if entry.is_data or entry.is_saved_elsewhere or entry.category not in ("hidden", *IN_CONTAINERS):
             return ""

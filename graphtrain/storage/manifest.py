@@ -106,7 +106,7 @@ class SavedCheckpoint(NamedTuple):
         return checkpoint_number(self.path)
 
     @classmethod
-    def sound(cls, path: Path, manifest: Manifest | None = None) -> SavedCheckpoint:
+    def verified(cls, path: Path, manifest: Manifest | None = None) -> SavedCheckpoint:
         """The checkpoint in a folder, after verifying the checksums of all its files.
 
         Raises:

@@ -42,7 +42,7 @@ def _ignore(line: str) -> None:
 
 
 def lineage_in(run: Path, notify: Notify = _ignore) -> Iterator[SavedCheckpoint]:
-    """The checkpoints that lead to the newest one of a run, the newest first. Only their manifests are read.
+    """The checkpoints that a run came through, the newest first, as for `lineage_of`. Only their manifests are read.
 
     Arguments:
         notify: receives a message for every checkpoint that is skipped. Default: nothing is reported.
@@ -135,7 +135,7 @@ def checkpoint_folder(name: str | Path, run: Path | None = None, notify: Notify 
         raise UsageError(f"there is no checkpoint `{path}`{f' in `{run}`' if run is not None else ''}", hint)
     run, name = named
     if name == NEWEST:
-        return newest_in(run, SavedCheckpoint.sound, notify).path
+        return newest_in(run, SavedCheckpoint.verified, notify).path
     best, _, node = name.partition(":")
     if best != BEST:
         return run / CHECKPOINTS_FOLDER / name
@@ -170,7 +170,7 @@ def saved_graph(path: str | Path, notify: Notify = _ignore) -> EditableGraph:
     """
     path = checkpoint_folder(path, notify=notify, hint="name the directory of a run that has saved")
     is_run = not (path / MANIFEST_FILE).is_file()
-    return graph_of(*(newest_in(path, SavedCheckpoint.sound, notify) if is_run else SavedCheckpoint.sound(path)))
+    return graph_of(*(newest_in(path, SavedCheckpoint.verified, notify) if is_run else SavedCheckpoint.verified(path)))
 
 
 def graph_of(path: Path, manifest: Manifest) -> EditableGraph:

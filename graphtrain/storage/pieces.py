@@ -26,7 +26,7 @@ class Piece:
     Attributes:
         shape: that of the whole tensor.
         dimension: the dimension that is divided, as by `torch.chunk`; None if every rank has the whole.
-        count: the number of parts; rank i has part i, and further ranks have none.
+        count: the number of parts, one for each rank; 1 if every rank has the whole.
         requires_grad: as for the tensor. Default: False.
         like: only when read from a checkpoint: an empty tensor of its dtype, on its device.
         name: only when read from a checkpoint: its name in the files of parts.

@@ -73,7 +73,7 @@ def is_replaced(newest: SavedCheckpoint, facts: Manifest) -> bool:
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:
-    """The checkpoints that lead to one, the newest first, without those abandoned when a run resumed from another.
+    """The checkpoints that a run came through, the newest first, without those abandoned for an earlier one.
 
     Arguments:
         checkpoints: those of a run, the newest first.

@@ -234,7 +234,8 @@ class RunFiles:
 
     def keep(self, new: SavedCheckpoint, retentions: Mapping[str, Retention]) -> SavedCheckpoint:
         """Register a checkpoint that was written, and remove those that no rule keeps; may be called in any thread."""
-        self._newest, self.keeps_newest = new.number, False
+        self._newest = new.number
+        self.keeps_newest = False
         self._manifests[new.path] = new.manifest
         replaced = [each.path for each in self._replaced]
         saved = [each for each in self._saved() if each.path not in replaced]

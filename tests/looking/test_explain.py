@@ -136,6 +136,8 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
         "run the program again, with this run directory",
         "starts it from the beginning, as there is no checkpoint",
     ]
+    assert told(process=None)[""][1].startswith("  its process is gone: killed, "), "where no process is named"
+    assert "None" not in command("status", "r").out
     assert told(state="interrupted")[""][1].startswith("  it was interrupted immediately in node `train_batch`")
     running = told(not_finite="loss is NaN since step 30")
     assert running["next"][0] == "graphtrain status r" and running[""][2] == "  loss is NaN since step 30"

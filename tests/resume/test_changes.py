@@ -267,7 +267,8 @@ def part(make: Callable[[int], Any]) -> tuple[Prepare, str]:
 DIFFERENT: dict[str, tuple[Prepare, str]] = {
     "a probability": (
         lambda model, task, process: setattr(model[1], "p", process / 10),
-        "model.1.p differs from what `setup` created before: seed it, or give what holds it a `state_dict`",
+        "model.1.p differs from what `setup` created before: seed it, or give the object that holds it a "
+        "`state_dict` and a `load_state_dict`",
     ),
     "a global": (lambda model, task, process: globals().update(SCALE=float(process)), "SCALE differs from what"),
     "a variable of a closure": (

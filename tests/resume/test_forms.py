@@ -146,7 +146,7 @@ OF_MODEL = "model: parameters or buffers changed since `setup`: "
 LOST: dict[str, tuple[Change, str]] = {
     "a parameter that appears": (
         lambda model, optimizer: model.register_parameter("extra", nn.Parameter(torch.ones(2))),
-        f"{OF_MODEL}`extra`; a resume with this `setup` is refused, or not exact: make all of it in `setup`, and let "
+        f"{OF_MODEL}`extra`; a resume with this `setup` is refused, or not exact: create all of it in `setup`, and let "
         "training switch it on (docs/gallery.md, A model that grows)",
     ),
     "layers that are appended": (append_layers, f"{OF_MODEL}`more.weight`, `more.bias`; "),

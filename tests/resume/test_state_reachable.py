@@ -111,7 +111,7 @@ def test_what_a_state_dict_covers() -> None:
 
 
 def bounds(root: Any, *whole: Any) -> list[str]:
-    return list(Reachable({"a": root}, *whole, with_code=False).bounds.values())
+    return list(Reachable({"a": root}, *whole, with_code=False).unexamined.values())
 
 
 @pytest.mark.parametrize(
