@@ -3,9 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check
-INSTALL := $(BIN)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt
+INSTALL := $(BIN)/python -m pip install $(PIP_OPTIONS) --constraint tools/constraints.txt
 BENCHMARKS := loop transition check startup state data resume checkpoint tensors scale scale_checkpoint soak
-RESULTS := benchmarks/results
+RESULTS := tools/benchmarks/results
 
 # Else each process of the tests would compile all of the code anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,7 +33,7 @@ test-newest:  ## the same tests on the newest Python, where there is one (NEWEST
 cuda: .venv/.installed-dev  ## on a CUDA device: the tests marked `cuda`, and how fast it trains and saves there
 	$(BIN)/python -m pytest -p no:cacheprovider -m cuda tests
 	mkdir -p $(RESULTS)
-	$(BIN)/python benchmarks/device.py --json $(RESULTS)/device.json
+	$(BIN)/python tools/benchmarks/device.py --json $(RESULTS)/device.json
 
 sweep: .venv/.installed-dev  ## the long proofs: every cut, all data, all settings
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m sweep tests
@@ -65,12 +65,12 @@ docs: .venv/.installed-docs  ## the pages as a site, in site/: python -m http.se
 bench: .venv/.installed-examples  ## every benchmark on one thread, the targets beside the figures; also as JSON
 	mkdir -p $(RESULTS)
 	@failed=; for name in $(BENCHMARKS); do \
-	  OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --json $(RESULTS)/$$name.json || failed="$$failed $$name"; \
+	  OMP_NUM_THREADS=1 $(BIN)/python tools/benchmarks/$$name.py --json $(RESULTS)/$$name.json || failed="$$failed $$name"; \
 	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }
 
 bench-peers: .venv-peers/.installed  ## the loop beside those of other frameworks, which get an environment of their own
 	mkdir -p $(RESULTS)
-	OMP_NUM_THREADS=1 $(PEERS)/python benchmarks/loop.py --peers --rounds 11 --json $(RESULTS)/peers.json
+	OMP_NUM_THREADS=1 $(PEERS)/python tools/benchmarks/loop.py --peers --rounds 11 --json $(RESULTS)/peers.json
 
 clean:  ## remove everything that was made here
 	rm -rf .venv .venv-lowest .venv-newest .venv-peers $(RESULTS) build dist site demo *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -80,7 +80,7 @@ clean:  ## remove everything that was made here
 	$(PYTHON) -m venv .venv
 
 # torch first and by its pinned version, so that nothing that merely requires "torch" chooses another build of it.
-.venv/.installed-examples: .venv/bin/python pyproject.toml constraints.txt
+.venv/.installed-examples: .venv/bin/python pyproject.toml tools/constraints.txt
 	rm -rf *.egg-info  # an old one would hide entry points that have changed since
 	$(INSTALL) torch==2.13.0
 	$(INSTALL) --editable '.[examples]'
@@ -94,27 +94,27 @@ clean:  ## remove everything that was made here
 	$(INSTALL) --editable '.[docs]'
 	touch $@
 
-.venv-lowest/.installed: pyproject.toml constraints-lowest.txt
+.venv-lowest/.installed: pyproject.toml tools/constraints-lowest.txt
 	$(PYTHON) -m venv .venv-lowest
 	rm -rf *.egg-info
-	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt torch==2.13.0
-	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints-lowest.txt \
+	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint tools/constraints-lowest.txt torch==2.13.0
+	.venv-lowest/bin/python -m pip install $(PIP_OPTIONS) --constraint tools/constraints-lowest.txt \
 	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers,watch]'
 	touch $@
 
-.venv-newest/.installed: pyproject.toml constraints.txt
+.venv-newest/.installed: pyproject.toml tools/constraints.txt
 	$(NEWEST) -m venv .venv-newest
 	rm -rf *.egg-info
-	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt torch==2.13.0
-	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt \
+	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint tools/constraints.txt torch==2.13.0
+	.venv-newest/bin/python -m pip install $(PIP_OPTIONS) --constraint tools/constraints.txt \
 	  --editable '.[dev,examples,lightning,notebook,tensorboard,torchdata,transformers,watch]'
 	touch $@
 
 # The last without constraints: it needs an older setuptools than the tests have.
-.venv-peers/.installed: pyproject.toml constraints.txt benchmarks/peers.txt
+.venv-peers/.installed: pyproject.toml tools/constraints.txt tools/benchmarks/peers.txt
 	$(PYTHON) -m venv .venv-peers
 	rm -rf *.egg-info
-	$(PEERS)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt torch==2.13.0
-	$(PEERS)/python -m pip install $(PIP_OPTIONS) --constraint constraints.txt --editable .
-	$(PEERS)/python -m pip install $(PIP_OPTIONS) --requirement benchmarks/peers.txt
+	$(PEERS)/python -m pip install $(PIP_OPTIONS) --constraint tools/constraints.txt torch==2.13.0
+	$(PEERS)/python -m pip install $(PIP_OPTIONS) --constraint tools/constraints.txt --editable .
+	$(PEERS)/python -m pip install $(PIP_OPTIONS) --requirement tools/benchmarks/peers.txt
 	touch $@

@@ -5,7 +5,7 @@
     python examples/charlm.py train_batch.precision=bf16-mixed
     python examples/charlm_sample.py runs/charlm-001
 
-All commands train with `graph` below, the shipped graph `fit` with some edits; `--graph fit` trains with that as it is.
+All commands train with `graph` below, the shipped graph `fit` with some edits; `--graph fit` trains without the edits.
 A run takes about 80 s on two cores of an AMD EPYC (two threads, torch 2.13, no GPU), and about as long on one core in
 bf16-mixed. The validation loss is then about 2.2 bits per character, where the frequencies of the characters alone give
 4.5.
@@ -147,7 +147,7 @@ def training_step(model: nn.Module, windows: torch.Tensor) -> dict[str, torch.Te
 class WarmupCosine:
     """A factor for the learning rate: linear warm-up, then cosine decay to 0.05.
 
-    An object and not a function, so that the scheduler's `state_dict` has its numbers and a resume detects other ones.
+    An object and not a function, so that the scheduler's `state_dict` has its numbers, and a resume detects changes.
     """
 
     warmup_steps: int

@@ -23,7 +23,7 @@ def resources() -> dict[str, Any]:
     }
 
 
-def train(graph: Graph, make_resources: Callable[[], dict[str, Any]] = resources, cut: int = 60) -> Trainer:
+def train_and_resume(graph: Graph, make_resources: Callable[[], dict[str, Any]] = resources, cut: int = 60) -> Trainer:
     """Train, and check that a run that is interrupted after `cut` transitions and resumed has the same result."""
     whole = Trainer(graph, display=None, notify=lambda line: None, **make_resources())
     whole.run()

@@ -1,4 +1,4 @@
-"""Objects that make metrics of what they were updated with, batch by batch, as those of torchmetrics."""
+"""Metric objects, such as those of torchmetrics: updated with each batch, computed when a row is recorded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ else:
     resources = lazy_import("graphtrain.program.resources")
     encoding = lazy_import("graphtrain.storage.encoding")
 
-LOG, EPOCH = "log", "epoch"  # when those of the training are recorded
-_KEPT = "loss"  # of what is returned: the loss of the batch too, where an object takes it
+LOG, EPOCH = "log", "epoch"  # when the objects of the training are recorded
+_KEPT = "loss"  # a returned value that remains the loss of the batch, even if an object takes it
 _WHOLE = "whole"
 
 
 @final
 class MetricObjects:
-    """Those of the metric objects of a run that one node updates: by the prefix of their names, which tells when."""
+    """The metric objects that one node updates, chosen by the prefixes of their names."""
 
     def __init__(self, objects: Mapping[str, Any], prefixes: Mapping[str, str], recorder: Recorder) -> None:
         inputs = {name: inputs_of(value) for name, value in objects.items()}
@@ -47,14 +47,14 @@ class MetricObjects:
                     break
 
     def update(self, result: Any, function: str) -> Any:
-        """Update the objects of the node by a result of `function`; returns it without what is no metric of its own."""
+        """Update the objects with a result of `function`; returns the result without the values that objects take."""
         returned = result if isinstance(result, Mapping) else {}
         for name, value, inputs, updates in self._updated:
             if missing := [each for each, is_required in inputs.items() if is_required and each not in returned]:
                 got = quoted(map(str, returned)) if returned else described(result)
                 raise UsageError(
                     f"the metric object `{name}` is updated with {quoted(missing)}; `{function}` returned {got}",
-                    "return what `update` takes by name, besides the loss",
+                    "return what its `update` takes, by name, besides the loss",
                 )
             with torch.no_grad():
                 value.update(**{each: resources.detached(returned[each]) for each in inputs if each in returned})
@@ -62,14 +62,14 @@ class MetricObjects:
         return self.drop_inputs(result)
 
     def drop_inputs(self, result: Any) -> Any:
-        """A result without the values that objects take, of this node or another one."""
+        """A result without the values that objects take, whichever node updates them."""
         if not isinstance(result, Mapping):
             return result
         return {name: value for name, value in result.items() if name not in self._inputs}
 
 
 def updates_of(recorder: Recorder, owner: str) -> Means:
-    """How often each object was updated since its values were last recorded."""
+    """The number of updates of each object since its values were last recorded."""
     return recorder.means(f"updates of {owner}", (_WHOLE,))
 
 
@@ -84,7 +84,7 @@ def recorded(
 ) -> dict[str, float]:
     """The values of all objects of `LOG`, `EPOCH` or an evaluation that were updated since they were last recorded.
 
-    The objects are reset if that `ends` what they measure; `other_names` has the names of other metrics of the row.
+    `other_names` are the other metrics of the row, whose names must differ; `ends` resets the objects.
     """
     updated = updates_of(recorder, owner).take(_WHOLE, ends=ends)
     chosen = {name: value for name, value in objects.items() if name in updated}
@@ -94,7 +94,7 @@ def recorded(
         for metric, number in named_values(name, value.compute()):
             if metric in metrics or metric in other_names:
                 raise UsageError(
-                    f"the metric `{metric}` is given by the metric object `{name}`, and by another one or a mean",
+                    f"two metrics are called `{metric}`: one is from the metric object `{name}`",
                     "give one of them another name",
                 )
             metrics[metric] = number
@@ -104,7 +104,7 @@ def recorded(
 
 
 def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The metrics of what an object has computed: a number, a vector of numbers, or a mapping of such.
+    """The metrics in what an object has computed: a number, a vector of numbers, or a mapping of these.
 
     >>> dict(named_values("f1", {"macro": 0.5, "each": [0.25, 0.75]}))
     {'f1/macro': 0.5, 'f1/each/0': 0.25, 'f1/each/1': 0.75}
@@ -118,17 +118,17 @@ def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from named_values(f"{name}{key}" if is_prefix else f"{name}/{key}", inner)
     elif is_prefix or not is_number(value):
         raise UsageError(
-            f"the metric object `{name}` computed {described(value)}; a row holds numbers, vectors, mappings of them",
-            "take a name that ends in no slash" if is_prefix else "let its `compute` return such, as in a subclass",
+            f"the metric object `{name}` computed {described(value)}; expected a number, a vector or a mapping",
+            "use a name that does not end in a slash" if is_prefix else "wrap it in a subclass with another `compute`",
         )
     else:
         yield name, value
 
 
 def inputs_of(value: Any) -> dict[str, bool]:
-    """What the `update` of an object takes by name, and whether it has to be given.
+    """The names of the arguments of an object's `update`, and whether each is required.
 
-    One that passes on all keywords, as that of a collection, takes what the modules in the object take.
+    An `update` with ``**kwargs``, as of a collection, takes what the modules in the object take.
     """
     inputs: dict[str, bool] = {}
     parameters = inspect.signature(value.update).parameters.values()
@@ -146,9 +146,9 @@ def inputs_of(value: Any) -> dict[str, bool]:
 
 
 def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
-    """Copies of metrics of torchmetrics that have seen what those of all ranks have, in the order of ranks.
+    """Copies of torchmetrics' objects with the states of all ranks, joined in the order of ranks.
 
-    Their own synchronisation aborts the process where a rank has seen no batch.
+    Their own synchronization aborts the process if a rank has seen no batch.
     """
     states: dict[str, Any] = {}
     for name, value in objects.items():
@@ -156,8 +156,8 @@ def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
         states[name] = {path: {"": metric.update_count, **metric.metric_state} for path, metric in metrics.items()}
         if not metrics:
             raise UsageError(
-                f"the metric object `{name}`, a {type(value).__name__}, has seen the batches of one of several ranks",
-                "make it a subclass of torchmetrics.Metric, whose states are joined",
+                f"the metric object `{name}`, a {type(value).__name__}, has seen only the batches of its own rank",
+                "make it a subclass of torchmetrics.Metric, whose states are joined over ranks",
             )
     tensors = encoding.Tensors("states")
     data = encoding.pack(states, "metric_objects", tensors)
@@ -168,8 +168,8 @@ def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
     for name, value in whole.items():
         value.reset()
         for path, metric in _metrics_in(value).items():
-            metric.distributed_available_fn = None  # or it would gather by itself what is whole already
-            # Those of ranks without an update hold nothing, and the mean of a state would count them.
+            metric.distributed_available_fn = None  # it must not gather again by itself
+            # Ranks without an update have initial states, which the mean of a state would count.
             seen = [each[name][path] for each in of_ranks if each[name][path][""]]
             metric._update_count = sum(state[""] for state in seen)
             for state, reduction in metric._reductions.items():

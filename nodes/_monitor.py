@@ -1,4 +1,4 @@
-"""What the kinds that follow a metric of rows have in common."""
+"""The base of kinds that follow a recorded metric."""
 
 from collections.abc import Mapping
 

@@ -25,7 +25,7 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
     """The parameters that an optimizer, or each of several, currently updates; parameter groups may change.
 
     Arguments:
-        optimizer: one, or a list or a tuple of them, as the slot of a kind may hold.
+        optimizer: one, or a list or a tuple of several.
 
     >>> import torch
     >>> linear = torch.nn.Linear(2, 3)
@@ -40,14 +40,14 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
 
 
 def gradients_of(optimizer: Any) -> list[torch.Tensor]:
-    """The gradients of those parameters that have one now; the argument is that of `parameters_of`."""
+    """The gradients of the parameters of one or several optimizers; parameters without a gradient are left out."""
     return [gradient for parameter in parameters_of(optimizer) if (gradient := parameter.grad) is not None]
 
 
 def norms_of(tensors: list[torch.Tensor], norm_type: float) -> torch.Tensor:
-    """The norm of each tensor, on the device of the first; the norm of these is the norm of all.
+    """The norm of each tensor, on the device of the first; the norm of the result is the total norm.
 
-    Of a tensor that is sharded over ranks it is that of the whole; tensors may be sparse.
+    The norm of a sharded tensor is that of the whole tensor; tensors may be sparse.
 
     >>> import torch
     >>> norms_of([torch.tensor([3.0, 4.0]), torch.tensor([[-2.0]])], 2.0)

@@ -1,4 +1,4 @@
-"""How a step function is called: the number format that it computes in, and `torch.compile`."""
+"""How a step function is called: its precision, and `torch.compile`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ else:
     batches = lazy_import("graphtrain.data.batch")
     resources = lazy_import("graphtrain.program.resources")
 
-Around = Callable[[Any, Any, Any], Any]
+StepCaller = Callable[[Any, Any, Any], Any]
 """Calls a step function with a model and a batch."""
 
 _MIXED = {"bf16-mixed": "bfloat16", "16-mixed": "float16"}
 
 
-def around(precision: Precision, device: torch.device, *, compile: bool = False) -> Around | None:
-    """What calls a step function in a precision, perhaps compiled; None for a plain call, which costs nothing.
+def step_caller(precision: Precision, device: torch.device, *, compile: bool = False) -> StepCaller | None:
+    """A function that calls step functions in a precision, perhaps compiled; None if a plain call does the same.
 
-    >>> around("32-true", torch.device("cpu")) is None
+    >>> step_caller("32-true", torch.device("cpu")) is None
     True
-    >>> around("bf16-mixed", torch.device("cpu"))(lambda model, batch: (batch @ batch).dtype, None, torch.ones(1, 1))
+    >>> call = step_caller("bf16-mixed", torch.device("cpu"))
+    >>> call(lambda model, batch: (batch @ batch).dtype, None, torch.ones(1, 1))
     torch.bfloat16
     """
     compiled = Compiled() if compile else None
@@ -44,9 +45,8 @@ def around(precision: Precision, device: torch.device, *, compile: bool = False)
             # One object serves every call: entering and leaving it costs 1.5 us, making it another 0.8 us.
             autocast = torch.autocast(device.type, getattr(torch, _MIXED[precision]))
     except (RuntimeError, UserWarning) as error:
-        raise UsageError(
-            f'precision "{precision}": there is none on the device `{device}` ({error})', 'use "32-true"'
-        ) from None
+        message = f'precision "{precision}": the device `{device}` does not support it ({error})'
+        raise UsageError(message, 'use "32-true"') from None
 
     def under(function: Any, model: Any, batch: Any) -> Any:
         with autocast:
@@ -62,12 +62,11 @@ def scaled(loss: torch.Tensor, scale: float) -> torch.Tensor:
 
 @final
 class Compiled:
-    """Calls step functions compiled, their model as it is; each is compiled when it is first called.
+    """Calls step functions through `torch.compile`, at the first call of each; the model itself is not compiled.
 
-    Every shape of a batch is compiled by itself, and every number in it (`dynamic=False`). Left alone, torch takes a
-    size that has changed for a variable: the last bits of a batch then depend on the batches before it. A function that
-    asks for a number that changes, such as `step`, would be compiled again for every one: of such a function only the
-    sizes of tensors are fixed.
+    Every shape of a batch, and every number in it, is compiled separately (`dynamic=False`). By default, torch treats a
+    size that has changed as a variable: the last bits of a batch then depend on earlier batches. A function with an
+    argument that changes, such as `step`, would be compiled for each value; for it, only sizes of tensors are fixed.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a node reads batches of, and the batches of it that are open: those to come, those ahead, those of a resume."""
+"""The data that a node fetches batches from: opening an epoch, fetching ahead, saving the position, resuming."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class DataOfRun(NamedTuple):
-    """What a node that fetches batches is set up with, beside its data; `ranks` is None for one process."""
+    """The set-up of a node that fetches batches, besides its data; `ranks` is None for one process."""
 
     seed: int
     saving: bool
     notify: Callable[[str], None]
     ranks: Agreement | None
     state: DataState
-    windows: Sequence[Callable[[], int]]  # that are filled: how many micro-batches each takes
+    windows: Sequence[Callable[[], int]]  # each returns how many micro-batches an open window still needs
     graph_trains: bool
     counts_by_hand: bool
 
@@ -45,10 +45,10 @@ class Round(NamedTuple):
     """One round of all ranks."""
 
     batch: Any  # of this rank; `NOTHING` where it has none
-    counts: Sequence[int]  # the samples of every micro-batch, in the order of ranks; empty where the data has ended
-    number: int  # which of the batches of the source this rank was given, from 0
-    is_last: bool | None  # the epoch has no further round; None where nobody has looked
-    stand_in: Any  # the first batch, for a rank without one that takes part in the passes of a sharded model
+    counts: Sequence[int]  # the samples of every micro-batch, in the order of ranks; empty if the data has ended
+    number: int  # the number of this rank's batch among those of the source, from 0
+    is_last: bool | None  # True for the last round of the epoch; None if that is not known yet
+    stand_in: Any  # the first batch, with which a rank without one takes part in the passes of a sharded model
 
 
 @final
@@ -58,33 +58,31 @@ class Reading:
     run: DataOfRun
     limit: float | None
     move: Callable[[Any], Any] | None
-    last_number: int  # among several ranks, which of the batches of the source the last one was
+    last_number: int  # among several ranks, the number of the last batch among those of the source
     is_in_turn = False  # loaders are read one after the other
     length_in_turn = 0  # of all loaders; 0 where that is not known
 
     def __init__(self, node: Any) -> None:
         self.node = node  # its parameters say how data is read, its progress where it is
-        self.last_fetched = self._supplied = (
-            NOTHING  # of the last batch that was fetched here, what tells its tensors later
-        )
+        self.last_fetched = self._supplied = NOTHING  # the last batch, as tuples; and the data
         self._written: WrittenBatches | None = None
-        # Made once: one that keeps its position keeps it when the node is set up again.
+        # Created once: data that keeps its own position keeps it when the node is set up again.
         self._sources: dict[str, Source] = {}
-        self.loaders: dict[str, Any] = {}  # that are read one after the other; data that is read alone is named ""
+        self.loaders: dict[str, Any] = {}  # those read one after the other; a single one has the name ""
         self.parts: list[Any] = []  # the data that is read, or the loaders that are read together
         self.source: Source = Numbered((), Seeds())  # until its data is written
         self.batches: Any = iter(())  # what the source has opened
-        self.ahead: list[Any] = []  # fetched and not given
+        self.ahead: list[Any] = []  # fetched but not returned yet
 
     # ---- what is read
 
     def set_up(
         self, data: Any, run: DataOfRun, device: torch.device, transfer: Callable[[Any, Any], Any] | None
     ) -> None:
-        """Take what the node was given."""
+        """Use this data, on this device, within the limits of the node."""
         node, self.run = self.node, run
-        is_there = transfer is None and device.type == "cpu"  # where `to` does nothing for 0.4 us a tensor
-        self.move = None if is_there else lambda batch: (transfer or move)(batch, device)
+        stays = transfer is None and device.type == "cpu"  # `to` would do nothing, in 0.4 us a tensor
+        self.move = None if stays else lambda batch: (transfer or move)(batch, device)
         limit = min([most for most in (node.limit, node.overfit) if most is not None], default=None)
         if data is not self._supplied or limit != self.limit:
             self._supplied, self._sources, self.limit = data, {}, limit
@@ -99,7 +97,7 @@ class Reading:
 
     @property
     def name(self) -> str:
-        """What the data is called."""
+        """The name of the data, for messages."""
         return self.run.state.name(self.source.data)
 
     @property
@@ -109,13 +107,13 @@ class Reading:
         return all(length_of(part) is not None for part in parts)
 
     def _take(self, name: str, data: Any) -> None:
-        """Read this loader now."""
+        """Read this loader from now on."""
         self.source, self.parts = self._source(name, data), [*loaders_of(data).values()] or [data]
         for part in self.parts if self.source.replays else ():
             self.run.state.note_redrawn(part)
 
     def _source(self, name: str, data: Any) -> Source:
-        """The source of a loader, or of several together, as this rank opens it; the same whenever it is asked for."""
+        """The source of a loader, or of several together, as this rank opens it; created once."""
         if name in self._sources and self._sources[name].data is data:
             return self._sources[name]
         run, loaders = self.run, loaders_of(data)
@@ -123,7 +121,7 @@ class Reading:
         keeping = [name for name, source in read.items() if isinstance(source, Stateful)]
         if keeping and run.saving:
             raise DataError(
-                f"the loader `{keeping[0]}` keeps its own position, which an epoch that ends before it undefines",
+                f"the loader `{keeping[0]}` keeps its own position, which an epoch of several loaders may cut short",
                 "pass an iterable without a `state_dict`, whose `__iter__` starts over; or a graphtrain.Loader",
             )
         if loaders:
@@ -138,7 +136,7 @@ class Reading:
     # ---- opening and closing
 
     def open(self, indices: Any) -> None:
-        """Begin an epoch of what is written now, or open the next loader of this one."""
+        """Begin an epoch, or open the next loader of the current one."""
         node, names = self.node, [*self.loaders]
         begins = node.last or not node.opened
         if begins:
@@ -156,7 +154,7 @@ class Reading:
                 "pass a Loader, which takes the keywords of DataLoader; or leave `indices` unwritten",
             )
         batches, length, state = self.source.open(0 if node.overfit else node.passes - 1, indices)
-        if (most := most_batches(self.limit, length)) is not None:  # one that is changed applies from the next epoch on
+        if (most := most_batches(self.limit, length)) is not None:  # a changed limit applies from the next epoch on
             length, state["limit"] = None if length is None else min(length, most), most
         self.batches, node.length, node.source_state = batches, length, state
         if self.run.ranks is not None:
@@ -167,12 +165,12 @@ class Reading:
         node.certain = node.pass_first + (node.length or 0)
 
     def consumed(self) -> int:
-        """The batches that were given of what is open; of data alone, those of the epoch."""
+        """How many batches of the open loader the node has returned."""
         consumed: int = self.node.epoch_batches - self.node.pass_first
         return consumed
 
     def close(self) -> None:
-        """End what is open, and the epoch unless it reads another loader."""
+        """Close the open loader, and the epoch unless another loader follows."""
         node = self.node
         if self.is_in_turn and not self.consumed():
             raise empty_loader(node.loader)
@@ -188,13 +186,13 @@ class Reading:
         node.turns += 1
 
     def end(self) -> None:
-        """Let there be no further batch, and release the workers of a loader now, not when the next epoch begins."""
+        """Drop all further batches, which ends the workers of a loader now, not when the next epoch begins."""
         self.ahead.clear()
         self.node.fetched_ahead = 0
         self.batches = iter(())
 
     def release(self) -> None:
-        """End the worker processes of what is open; if another batch is fetched, it is reopened where it was."""
+        """End the worker processes of the open loader; if another batch is fetched, it is reopened at its position."""
         if isinstance(self.batches, RankBatches):
             self.batches.release()
         elif any(getattr(part, "num_workers", 0) for part in self.parts):
@@ -207,7 +205,7 @@ class Reading:
         self._reopen(drawn, self._last_batch())
         for line in self.run.state.not_as_before():
             self.run.notify(line)
-        yield from itertools.islice(self.batches, 1)  # what follows is asked of the iterator itself
+        yield from itertools.islice(self.batches, 1)  # `_reopen` has replaced `batches`, which give the others
 
     # ---- the next batch
 
@@ -220,7 +218,7 @@ class Reading:
         return batch
 
     def has_another(self) -> bool:
-        """True if there is a batch after those that were given; one that had to be fetched for that is ahead."""
+        """True if there is another batch; one that has to be fetched to know is kept in `ahead`."""
         node = self.node
         if self.ahead or (node.length is not None and self.consumed() < node.length):
             return True
@@ -231,10 +229,9 @@ class Reading:
         return bool(self.ahead)
 
     def next_round(self, ranks: Agreement, count: Callable[[Any], int], *, opens: bool) -> Round:
-        """The next round of all ranks; it `opens` an epoch where it is the first, and `count` counts samples.
+        """The next round of all ranks; in the first of an epoch, if it `opens` one, they compare what they draw.
 
-        Of a `Loader` every rank loads its own batches, and knows of the others by their numbers. Of data that gives one
-        batch after the other, every rank draws those of all ranks, and keeps its own.
+        From a `Loader`, every rank loads only its own batches. From other data, every rank draws those of all ranks.
         """
         batches, first, end, rank = self.batches, self.consumed(), self.node.length, ranks.rank
         left = [each() for each in self.run.windows]
@@ -263,12 +260,12 @@ class Reading:
     # ---- saving and resuming
 
     def position(self) -> dict[str, Any]:
-        """Where the data is, as far as it says so itself; and the batches ahead, if a resume cannot draw them again."""
+        """The positions that data reports itself, and the batches ahead if a resume cannot draw them again."""
         node = self.node
         known = {name: self._sources[name].position() for name in self.loaders if name in self._sources}
         position: dict[str, Any] = {"loaders": {name: reported for name, reported in known.items() if reported}}
         if self._written is not None and not node.pass_over and self.source.data is not self._written.now():
-            position["epoch_data"] = self.source.data  # another is written, for the next epoch
+            position["epoch_data"] = self.source.data  # other data is already written, for the next epoch
         if self.last_fetched is not NOTHING:
             node.last_batch = self._last_batch()
         if self.ahead and not self.source.redraws:
@@ -276,14 +273,14 @@ class Reading:
         return position
 
     def _last_batch(self) -> dict[str, Any]:
-        """The number of the last batch among those of the source, and what it is known by."""
+        """The number of the last batch among those of the source, and its trace."""
         if self.last_fetched is NOTHING:
             return {}
         number = self.consumed() - 1 if self.run.ranks is None else self.last_number
         return {"number": number, "trace": trace(self.last_fetched)}
 
     def load(self, position: Mapping[str, Any]) -> None:
-        """Take what `position` returned; in an epoch, open what was open, behind the batches that it had given."""
+        """Load a position; within an epoch, reopen the loader after the batches that it has given."""
         node, loaders = self.node, dict(self.loaders)
         if self._written is not None:
             loaders = {"": position.get("epoch_data", self._written.now())}
@@ -295,16 +292,16 @@ class Reading:
             return
         if node.loader not in loaders:
             raise DataError(
-                f"the run was saved in the loader `{node.loader}`, and now there are {', '.join(loaders)}",
-                f"supply the loader `{node.loader}` too, or resume from a checkpoint that was made elsewhere",
+                f"the run was saved while it read the loader `{node.loader}`; the loaders now are {', '.join(loaders)}",
+                f"supply the loader `{node.loader}` too, or resume from another checkpoint",
             )
         self._take(node.loader, loaders[node.loader])
-        self.ahead = position.get("ahead", [])  # into which a resume puts what the batch shares
+        self.ahead = position.get("ahead", [])  # the very list, which a resume fills
         self._reopen(self.consumed() + len(self.ahead), node.last_batch)
         node.certain = node.pass_first + (node.length or 0)
 
     def _reopen(self, drawn: int, last: Mapping[str, Any]) -> None:
-        """Open the rest of the epoch, after this many batches; the last one is compared where it is drawn again."""
+        """Open the rest of the epoch, after `drawn` batches; if the last one is drawn again, it is compared."""
         node, state, source = self.node, self.run.state, self.source
         is_known = all(state.is_known(part) or keeps_position(part) for part in self.parts)
         number: int = last.get("number", drawn)
@@ -320,23 +317,23 @@ class Reading:
                 after = [generator.get_state() for generator in drawn_from(self.source.data)]
                 if redrawn is NOTHING and source.replays:
                     raise ended_early(number, drawn)
-                # Random numbers are others than in training, which has drawn between two batches.
+                # A batch that draws random numbers differs: training has drawn some between two batches.
                 if source.redraws or not number or all(map(same_state, before, after)):
                     self._compare(last["trace"], redrawn, number)
             if not isinstance(batches, RankBatches):
-                for _ in range(number + 1, drawn):  # of other ranks, and those that were saved ahead
+                for _ in range(number + 1, drawn):  # batches of other ranks, and those that were saved ahead
                     next(batches, NOTHING)
                 self.ahead += itertools.islice(batches, node.fetched_ahead - len(self.ahead))
             for part, captured in zip(self.parts, now, strict=True):
                 state.restore(part, captured)
 
     def _compare(self, saved: Mapping[str, Any], redrawn: Any, number: int) -> None:
-        """Compare what was drawn again with what the run was saved with, unless training has changed that since."""
+        """Compare a batch that was drawn again with the trace in the checkpoint, unless training changes the data."""
         now = trace(as_tuples(redrawn))
         if now["versions"] == saved["versions"] and now["hash"] != saved["hash"]:
             line = f"{self.name} differs: batch {number + 1} of epoch {self.node.epoch + 1} is not what it was"
             state, digest = self.run.state, self.run.state.digest(self.source.data)
-            # Of data that changes while it is trained on, a batch cannot be drawn again, and need not be.
+            # Data that training changes cannot give the same batch again, and need not.
             state.comparisons.append(lambda: line if state.digest(self.source.data) == digest else "")
 
 
@@ -346,19 +343,18 @@ def _source_of(data: Any, run: DataOfRun, limit: float | None, overfit: int | No
         raise DataError(
             f"next_batch.overfit = {overfit}: the data is a {type(data).__name__} with a "
             f"{type(data.sampler).__name__}, which gives other batches in every epoch",
-            "leave shuffle=True out; or use graphtrain.Loader, which gives those of its first epoch again",
+            "leave shuffle=True out; or use graphtrain.Loader, which repeats those of its first epoch",
         )
     seeds, is_followed = Seeds(run.seed, run.ranks is not None), run.state.is_known(data)
     return source_of(data, seeds=seeds, saving=run.saving, notify=run.notify, limit=limit, is_followed=is_followed)
 
 
 def _divide(source: Source, run: DataOfRun, ranks: Agreement) -> None:
-    """Let a source be opened by ranks, and say what that costs; data that ranks cannot divide is refused."""
+    """Let ranks share the batches of a source, and notify what that costs; raises if the data is already divided."""
     parts = parts_of(*loaders_of(source.data).values() or [source.data])
     if any(isinstance(part, DistributedSampler) and part.num_replicas > 1 for part in parts):
         raise DataError(
-            f"{run.state.name(source.data)} has a DistributedSampler, which gives every rank another part; and ranks "
-            "take turns in the batches of one order already",
+            f"{run.state.name(source.data)} has a DistributedSampler, but ranks share the batches of one order already",
             "leave the sampler out",
         )
     if isinstance(source, Numbered):
@@ -366,19 +362,19 @@ def _divide(source: Source, run: DataOfRun, ranks: Agreement) -> None:
         return
     name = "several loaders" if isinstance(source, Together) else f"a {type(source.data).__name__}"
     run.notify(
-        f"train or validation data is {name}: each of {ranks.world_size} ranks draws all batches and keeps its own; of "
-        "a graphtrain.Loader, every batch is loaded once"
+        f"train or validation data is {name}: each of {ranks.world_size} ranks draws all batches and keeps its own; "
+        "with a graphtrain.Loader, every batch is loaded once"
     )
 
 
 def _agree(ranks: Agreement, name: str, content: Sequence[Any], samples: int = 0) -> list[dict[str, Any]]:
-    """Compare what the ranks have drawn, which is the same data on all of them, and tell its samples."""
+    """Compare what the ranks have drawn, which must be the same, and exchange the numbers of samples."""
     records = ranks.before_batch(digest=bytes.fromhex(content_hash(content)[:16]), samples=samples)
     for rank, record in enumerate(records):
         if record["digest"] != records[0]["digest"]:
             raise RanksDivergedError(
                 f"{name} gives other batches on rank {rank} than on rank 0",
-                "give every rank the same data; seed the generator that it draws from, or use a graphtrain.Loader, "
-                "whose order follows from the seed",
+                "supply the same data on every rank; seed the generator that it draws from, or use a "
+                "graphtrain.Loader, whose order follows from the seed",
             )
     return records

@@ -1,4 +1,4 @@
-"""Calling the user's training step: what it may return, and what the kinds that call it have in common."""
+"""Calling the user's training step: what it may return, and the base of the kinds that call it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._precision import Around, around
+from graphtrain.nodes._precision import StepCaller, step_caller
 from graphtrain.report.values import check_metric, described, detached
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ else:
 
 
 def pass_on_request(result: Any, asks: Callable[[Ask], None] | None) -> Any:
-    """What a step function returned beside STOP or END_EPOCH, which is asked for; a result without one as it is."""
+    """The result of a step function without STOP or END_EPOCH, with which `asks` is called."""
     if isinstance(result, Ask):
         result = (None, result)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask)):
@@ -58,21 +58,21 @@ def loss_and_metrics(result: Any, function: str) -> tuple[torch.Tensor, Mapping[
 
 
 def count_and_metrics(result: Mapping[str, Any], name: str, samples: int, function: str) -> tuple[Any, dict[str, Any]]:
-    """How many the loss of a result is a sum over, a number or a scalar tensor, and what else it holds."""
+    """The count over which the loss of a result is a sum, a number or a scalar tensor; and the other entries."""
     rest = dict(result)
     count = rest.pop(name, samples if name == "samples" else None)
     if isinstance(count, torch.Tensor):
         return detached(count).reshape(()), rest
     if count is None or not 0 <= count < math.inf:
         raise UsageError(
-            f"`{function}` returned {name} = {count}, over which its loss is a sum",
-            f'return how many, as in {{"loss": loss, "{name}": ...}}; or set per = "samples", which needs nothing',
+            f"`{function}` returned {name} = {count}, the count over which its loss is a sum",
+            f'return the count, as in {{"loss": loss, "{name}": ...}}; or set per = "samples", which needs none',
         )
     return count, rest
 
 
 def metrics_of(result: Mapping[str, Any], function: str, remedy: str = "") -> Mapping[str, Any]:
-    """The metrics of a step function's result, which they all are; an error at the first batch where one is none."""
+    """Check that every value in the result of a step function can be a metric, and return the result."""
     for name, value in result.items():
         check_metric(name, value, f"`{function}` returned", remedy)
     return result
@@ -81,8 +81,8 @@ def metrics_of(result: Mapping[str, Any], function: str, remedy: str = "") -> Ma
 class CallsTrainingStep:
     """Base class of the kinds that call `training_step`, for your own kinds to extend.
 
-    It calls the function in the given precision, handles `STOP` and `END_EPOCH`, and records the means of its metrics
-    for the rows of `log` and of epochs. A kind with a bool parameter `compile` can compile the step.
+    It calls the function in `precision`, handles `STOP` and `END_EPOCH`, and records the means of its metrics for the
+    rows of `log` and of epochs. A kind with a bool parameter `compile` can compile the step.
 
     Arguments:
         precision: as in `train_batch`. Default: "32-true".
@@ -103,7 +103,7 @@ class CallsTrainingStep:
 
     _means: Means
     _prefix: str  # of the names of metrics
-    _around: Around | None
+    _caller: StepCaller | None
     _asks: Callable[[Ask], None] | None
     _objects: MetricObjects | None
 
@@ -122,21 +122,21 @@ class CallsTrainingStep:
             prefixes = {metric_prefix: log, f"{epoch}/{metric_prefix}": epoch}
             self._objects = objects_of.MetricObjects(metric_objects, prefixes, recorder)
         self._means = recorder.means("train", ("log", "epoch"))
-        self._around = around(self.precision, device, compile=getattr(self, "compile", False))
+        self._caller = step_caller(self.precision, device, compile=getattr(self, "compile", False))
 
     def result_of(self, training_step: Any, model: Any, batch: Any) -> Any:
-        """Call the step function; returns what it returns, but for what it asks for, which is asked for."""
-        result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
+        """Call the step function, and return its result; STOP and END_EPOCH are handled, and left out of it."""
+        result = training_step(model, batch) if self._caller is None else self._caller(training_step, model, batch)
         return pass_on_request(result, self._asks)
 
     def loss_of(self, training_step: Any, model: Any, batch: Any, samples: int | None = None) -> Any:
         """Call the step function; returns the loss, with its graph.
 
         Arguments:
-            samples: of the batch: its loss and its other metrics are recorded with that weight. Default: they are not.
+            samples: the size of the batch, the weight of its loss and metrics in means. Default: nothing is recorded.
 
         Raises:
-            UsageError: it returned no loss. With a parameter `skip_none` that is True, None is returned for None.
+            UsageError: it returned no loss. A kind with `skip_none = True` may return None, and gets None.
         """
         result = self.result_of(training_step, model, batch)
         if result is None and getattr(self, "skip_none", False):
@@ -150,10 +150,13 @@ class CallsTrainingStep:
         return loss
 
     def record(self, result: Any, samples: int) -> None:
-        """Record a result that need not have a loss: a mapping of metrics, a loss alone, or nothing.
+        """Record the result of a step function: a mapping of metrics, a scalar loss, or None.
+
+        Arguments:
+            samples: the number of samples in the batch, by which the means are weighted.
 
         Raises:
-            UsageError: it is no such result.
+            UsageError: it is anything else.
         """
         if self._objects is not None:
             result = self._objects.update(result, "training_step")

@@ -1,4 +1,4 @@
-"""The beginning of an evaluation: state that the evaluation would change is saved."""
+"""The beginning of an evaluation, which saves the state that the evaluation changes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BeginEvaluation:
             ranks.exchange((), buffers)
         model.eval()
         if self.update_bn:
-            # Layers of batch normalization take the mean over the batches to come, each of which counts alike.
+            # Without a momentum, batch normalization averages the statistics of all following batches equally.
             named, kind = plainly_named(model.named_modules()), torch.nn.modules.batchnorm._BatchNorm
             layers = {name: layer for name, layer in named if isinstance(layer, kind)}
             training_state["momentum"] = {name: layer.momentum for name, layer in layers.items()}

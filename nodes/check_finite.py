@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from graphtrain.report.recorder import Recorder
 
 
-_HINT = 'look at the batch first: graphtrain replay leads to it, with a checkpoint; action = "drop" leaves these out'
-_MOST_WAITING = 1024  # values that stay on the device; a run that records no row stays small
+_HINT = 'look at the batch first: graphtrain replay goes to it from a checkpoint; action = "drop" drops such windows'
+_MOST_WAITING = 1024  # values that stay on the device, for a run that records no row
 
 
 @node(synchronises=True, family="bookkeeping")
@@ -30,8 +30,8 @@ class CheckFinite:
 
     Reads:
         loss: the loss of the batch; None on a rank without a batch in the round.
-        epoch, batch, seen, step: for the message: the epoch of the batch, its index in it, the samples of the run up to
-            and including it, and the steps before it.
+        epoch, batch, seen, step: for the message: the epoch of the batch, its index in the epoch, the samples of the
+            run up to and including it, and the steps before it.
 
     Arguments:
         action: "stop" ends the run with an error; "drop" sets `not_finite`, which a guard on an edge to `discard`
@@ -51,7 +51,7 @@ class CheckFinite:
     []
     """
 
-    of_rank: ClassVar[tuple[str, ...]] = ("state",)  # each has losses of its own that were not read yet
+    of_rank: ClassVar[tuple[str, ...]] = ("state",)  # each rank has its own losses that were not read yet
 
     action: Literal["stop", "drop"] = "stop"
 
@@ -101,7 +101,7 @@ class CheckFinite:
             raise NotFiniteError(fault, _HINT, samples=samples, check=self)
 
     def _first_fault(self, values: Sequence[Any], places: Sequence[tuple[int, ...]]) -> tuple[str, int]:
-        """The first value that is not finite, of all ranks, in words, and the samples up to it; empty for none."""
+        """A message about the first non-finite value on all ranks, and the samples up to it; empty if there is none."""
         pairs = zip(places, as_numbers(values), strict=True)
         faults = [(*place, number) for place, number in pairs if not math.isfinite(number)][:1]
         of_ranks = [faults] if self._ranks is None else self._ranks.gather(faults)
@@ -113,10 +113,10 @@ class CheckFinite:
         return f"the loss is {number} at {where}{f', on rank {rank}' if self._ranks else ''}", seen
 
     def state_dict(self) -> dict[str, Any]:
-        """What was not read yet."""
+        """The values that were not read yet, and their places."""
         return {"values": as_numbers(self._values), "places": [list(place) for place in self._places]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load it."""
+        """Restore what `state_dict` returned."""
         self._values = list(state["values"])
         self._places = [tuple(place) for place in state["places"]]

@@ -37,11 +37,11 @@ class Checkpoint:
         best: a metric by which older checkpoints are kept as well, such as "val/loss". Its value belongs to a
             checkpoint saved at the step at which it was recorded. Default: none.
         best_mode: "min" if small values are best, "max" if large ones are. Default: by the name of the metric, as in
-            `early_stop`; required for names that do not tell.
+            `early_stop`; required for other names.
         keep_best: number of best checkpoints to keep. Default: 1.
 
     Guard fields:
-        improved: a validation at this step recorded a value of `best` that is among the best, and it is not saved yet.
+        improved: a validation at this step recorded a value of `best` that is among the best and not saved yet.
 
     Raises:
         UnknownMetricError: the first validation does not record the metric `best`, or nothing records it.
@@ -60,10 +60,10 @@ class Checkpoint:
     best_mode: Mode | None = None
     keep_best: Annotated[int, Above(0)] = 1
 
-    # The last value of `best` that no visit has seen: the place of its row as the recorder has it, which is the `step`
-    # where no graph is around; the `value`; and whether that makes the node `due`.
+    # The last value of `best` that no visit has seen: the `step` (the place of its row, as the recorder has it), the
+    # `value`, and whether that makes the node `due`.
     recorded: dict[str, Any] = progress({})
-    # What is ranked, such as "min val/loss" -> step and value of each save that was among the best, in order of saving.
+    # Mode and metric, such as "min val/loss" -> place and value of each save among the best, in order of saving.
     ranked: dict[str, Any] = progress({})
 
     _requests: Requests
@@ -95,12 +95,12 @@ class Checkpoint:
             self.recorded = {"step": place, "value": value, "due": is_evaluation and is_among_best}
 
     def _best_saves(self) -> list[list[Any]]:
-        """Place and value of the saves of this run that were among the best; a fork has none of those before it."""
+        """Place and value of the best saves of this run; a fork does not have those from before the fork."""
         rows = self._recorder.rows
         ranked = self.ranked.get(f"{self._best_mode} {self.best}", []) if rows else []
         first = self._recorder.place_of(rows[0]) if rows else 0
         saves = [save for save in ranked if save[0] >= first]
-        # If a save has failed since, that may have been the last one: rather a checkpoint too many than the best lost.
+        # If a save has failed since, it may be the last one of these: one checkpoint too many is better than none.
         return saves if self._requests.failures == self._failures else saves[:-1]
 
     def __call__(self) -> None:
@@ -111,7 +111,7 @@ class Checkpoint:
             self._rank(recorded["step"], value)
 
     def _rank(self, place: Place, value: float) -> None:
-        """Note a save; of those of the run only the best are remembered."""
+        """Remember a save, if it is among the best."""
         saves = [*self._best_saves(), [place, value]]
         best = self.retention().ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
         self.ranked = {**self.ranked, f"{self._best_mode} {self.best}": [saves[number] for number in sorted(best)]}

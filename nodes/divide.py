@@ -1,4 +1,4 @@
-"""Dividing gradients by what the window has counted."""
+"""Dividing gradients by a count of the window."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ else:
 
 @node(effects="divide", synchronises=True)
 class Divide:
-    """Divide the gradients of `optimizer` by a number, such as the tokens that the window has counted.
+    """Divide the gradients of `optimizer` by a number, such as the number of tokens in the window.
 
-    For 1 and for 0 nothing is done: if a window counted nothing, its loss is an empty sum and its gradients are 0.
+    Nothing is done for 1 and for 0: the loss of a window without tokens is an empty sum, and its gradients are 0.
     Source of weighting all tokens equally: transformers issue 34191, 2024.
 
     Reads:
-        by: a number or a one-element tensor, which stays on its device:
-            ``reads = { by = "train_batch.window_count" }``.
+        by: a number or a one-element tensor, which stays on its device, such as ``train_batch.window_count``.
 
     Arguments:
         over_ranks: True first sums `by` over all ranks, each of which has its own count. Default: False, `by` is the

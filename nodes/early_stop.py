@@ -78,7 +78,7 @@ class EarlyStop(FollowsMetric):
         return bool(self._reason())
 
     def _reason(self) -> str:
-        """Why it is enough, in words; empty as long as it is not."""
+        """Why the run should stop; empty if it should not."""
         value = self.value
         if value is None or not self.values:
             return ""

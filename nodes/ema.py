@@ -57,15 +57,15 @@ class Ema:
 def move_towards(average: Any, model: Any, weight: float) -> None:
     """Move parameters of `average`, in their type, a part of the way towards those of `model`; buffers are copied."""
     for module in (average, model):
-        if hasattr(type(module), "set_requires_gradient_sync"):  # a sharded one, which an evaluation may leave whole
+        if hasattr(type(module), "set_requires_gradient_sync"):  # sharded, but an evaluation may leave it unsharded
             from graphtrain.ranks.sharded import reshard
 
             reshard(module)
     with torch.no_grad():
-        if any(map(torch.nn.parameter.is_lazy, average.parameters())):  # copied before the first batch
+        if any(map(torch.nn.parameter.is_lazy, average.parameters())):  # it was copied before the first batch
             average.load_state_dict(model.state_dict())
         means, values = list(average.parameters()), list(model.parameters())
-        values = [value.to(mean.dtype) for mean, value in zip(means, values, strict=True)]  # one that was supplied
+        values = [value.to(mean.dtype) for mean, value in zip(means, values, strict=True)]  # types may differ
         if means and all(mean.is_floating_point() for mean in means):
             torch._foreach_lerp_(means, values, weight)
         else:

@@ -20,7 +20,7 @@ else:
     random = lazy_import("graphtrain.state.generators")
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
-# What stands between the name of a loader and that of its metric, among the means; names that people give have none.
+# Separates the name of a loader from that of its metric, among the means; names that people choose do not contain it.
 _OF_LOADER = "\x1f"
 
 
@@ -64,12 +64,13 @@ def end_evaluation(
 
 
 def put_back(model: Module, training_state: Mapping[str, Any]) -> None:
-    """Put back what `begin_evaluation` has set aside: modes, buffers and random numbers.
+    """Restore what `begin_evaluation` has saved: training modes, buffers and random states.
 
-    It is for a kind of your own in place of `end_evaluation`.
+    Call it in your own kind that replaces `end_evaluation`.
 
     Arguments:
-        training_state: what `begin_evaluation` has written.
+        model: the module that was evaluated.
+        training_state: the slot that `begin_evaluation` has written.
 
     >>> from graphtrain import Graph
     >>> @node(writes="metrics", effects="train", synchronises=True)
@@ -83,7 +84,7 @@ def put_back(model: Module, training_state: Mapping[str, Any]) -> None:
     for name, buffer in plainly_named(model.named_buffers()):
         if name in buffers and buffers[name].shape == buffer.shape:  # a cache may have grown
             buffer.detach().copy_(buffers[name])
-    momenta = training_state.get("momentum", {})  # where statistics were computed
+    momenta = training_state.get("momentum", {})  # of layers whose statistics were recomputed
     for name, module in plainly_named(model.named_modules()):
         module.training = training_state["modes"].get(name, True)
         if name in momenta:
@@ -92,12 +93,12 @@ def put_back(model: Module, training_state: Mapping[str, Any]) -> None:
 
 
 def of_loader(loader: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Metrics of one of several loaders, under names that tell so."""
+    """The metrics of one of several loaders, under names that begin with the name of the loader."""
     return {f"{loader}{_OF_LOADER}{name}": value for name, value in metrics.items()}
 
 
 def _over_loaders(means: Mapping[str, float]) -> dict[str, float]:
-    """The means as they are recorded: of each loader, and their mean over loaders.
+    """The means as they are recorded: those of each loader, and their mean over the loaders.
 
     >>> _over_loaders(of_loader("clean", {"loss": 1.0}) | of_loader("noisy", {"loss": 3.0, "f1/macro": 0.5}))
     {'clean/loss': 1.0, 'noisy/loss': 3.0, 'noisy/f1/macro': 0.5, 'loss': 2.0, 'f1/macro': 0.5}

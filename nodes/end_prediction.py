@@ -1,4 +1,4 @@
-"""The end of prediction: the predictions get their name, and the state of the model is restored."""
+"""The end of prediction: the file of predictions gets its final name, and the state of the model is restored."""
 
 from __future__ import annotations
 

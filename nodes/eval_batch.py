@@ -11,7 +11,7 @@ from graphtrain.kind import StepFunction, node
 from graphtrain.kind.declaration import Ask
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._precision import Around, around
+from graphtrain.nodes._precision import StepCaller, step_caller
 from graphtrain.nodes._training_step import count_and_metrics, metrics_of, pass_on_request
 from graphtrain.nodes.end_evaluation import of_loader
 
@@ -59,12 +59,12 @@ class EvalBatch:
     per: str | None = None
 
     _recorder: Recorder
-    _loader: Callable[[], str] | None  # the name of that which the batch is of, where there are several
-    _around: Around | None
+    _loader: Callable[[], str] | None  # returns the name of the loader of the batch, if there are several
+    _caller: StepCaller | None
     _asks: Callable[[Ask], None] | None
     _all_objects: Mapping[str, Any] | None
     _objects: MetricObjects | None  # of the evaluation that is running
-    _step_names: Mapping[str, str]  # what errors call the step functions
+    _step_names: Mapping[str, str]  # the names of the step functions in messages
 
     def setup(
         self,
@@ -79,7 +79,7 @@ class EvalBatch:
         self._all_objects, self._objects = metric_objects, None
         self._recorder, self._loader, self._asks = recorder, current_loader, asks
         self._step_names = step_names
-        self._around = around(self.precision or training_precision, device)
+        self._caller = step_caller(self.precision or training_precision, device)
 
     def __call__(
         self,
@@ -97,7 +97,7 @@ class EvalBatch:
                 "supply one of them, or what `reads` of the node names in its place",
             )
         with torch.no_grad():
-            result = function(model, batch) if self._around is None else self._around(function, model, batch)
+            result = function(model, batch) if self._caller is None else self._caller(function, model, batch)
         name = "validation_step" if validation_step is not None else "training_step"
         name = self._step_names.get(name, name)
         if type(result) is tuple or isinstance(result, Ask):
@@ -105,7 +105,7 @@ class EvalBatch:
             if result is None:
                 return
         if result is None:
-            raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar; it returned nothing")
+            raise UsageError(f"`{name}` must return a mapping of metrics, or a scalar loss; it returned None")
         if self._all_objects:
             if self._objects is None:
                 self._objects = objects_of.MetricObjects(self._all_objects, {f"{split}/": split}, self._recorder)
@@ -125,4 +125,4 @@ class EvalBatch:
         """Take part in the forward pass of a sharded model, on a rank without a batch, with the first of the round."""
         function = next(filter(None, functions))
         with torch.no_grad():
-            _ = function(model, batch) if self._around is None else self._around(function, model, batch)
+            _ = function(model, batch) if self._caller is None else self._caller(function, model, batch)

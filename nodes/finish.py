@@ -38,7 +38,7 @@ class Finish:
         self._recorder = recorder
 
     def __call__(self, optimizer: Any = None) -> None:
-        """Nothing: its edge decides."""
+        """Do nothing: the guards on the edges decide."""
 
     def at_end(self, optimizer: Any = None) -> None:
         if not self._recorder.rows:

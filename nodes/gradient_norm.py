@@ -1,4 +1,4 @@
-"""The norm of the gradients, as a metric."""
+"""Recording the norm of the gradients."""
 
 from __future__ import annotations
 

@@ -22,10 +22,10 @@ else:
 class Log:
     """Record the means since the last row, weighted by samples, and the learning rates.
 
-    At the end of the run, a last row covers the steps since the previous row. If the run is continued later, this row
-    makes no difference: the next row has the means since the row before it. A nested graph also ends with such a row,
-    and its next run starts from zero, so that no mean covers two folds. Losses stay on the device until a row is
-    recorded, and are then transferred together.
+    At the end of the run, a last row covers the steps since the previous row. If the run is continued later, the next
+    row ignores it, and has the means since the row before it. A nested graph also ends with such a row, and its next
+    run starts from zero, so that no mean covers two folds. Losses stay on the device until a row is recorded, and are
+    then transferred together.
 
     Reads:
         metric_objects: the values of those whose names have no prefix are recorded in the same row, and the objects are
@@ -74,15 +74,15 @@ class Log:
 
 
 def record_means(recorder: Recorder, means: Mapping[str, float], optimizer: Any, *, may_repeat: bool = False) -> None:
-    """Record means, and the learning rate of each parameter group as it is now; nothing for no means.
+    """Record means, if there are any, and the current learning rate of each parameter group.
 
-    The last row of a run may be written twice: at its end, and by `log` where the run is continued and `log` is due at
-    once. The second one is left out, unless it `may_repeat`, as two bodies may end alike.
+    The last row of a run would be written twice if the run is continued and `log` is due at once. The second one is
+    left out, unless it `may_repeat`, since two bodies may end with equal rows.
     """
     if not means:
         return
     row = {**means}
-    # An optimizer around others may have no groups.
+    # An optimizer that wraps others may have no groups.
     groups = [group for each in optimizers_of(optimizer) for group in getattr(each, "param_groups", ())]
     for number, group in enumerate(groups):
         if "lr" in group:

@@ -47,14 +47,14 @@ _NEVER = 2**62
 class NextBatch:
     """Fetch the next batch of `train_data`; after the last one of an epoch, the next visit begins a new epoch.
 
-    Of a mapping of loaders, a graph that trains takes mappings with a batch of each, and shorter loaders start over; an
-    evaluation reads one loader after the other, and `limit` applies to each.
+    With a mapping of loaders, a graph that trains gets mappings with a batch of each, and shorter loaders start over;
+    an evaluation reads one loader after the other, and `limit` applies to each.
 
     Data without a length is read ahead by one batch, to know which batch is the last. Data that yields fewer batches
     than its `len()` ends its epoch early (`exhausted`); data that yields more is read to its end.
 
-    The slot `indices`, which a node may write, selects what the next epoch has: samples of a `graphtrain.Loader`, by
-    their numbers in the dataset, or batches of a list. The loader may shuffle them. None: all of the data.
+    The slot `indices`, which a node may write, selects the samples of the next epoch: indices into the dataset of a
+    `graphtrain.Loader`, which may shuffle them, or into a list of batches. None: all of the data.
 
     With several ranks, a visit fetches one batch for each rank, or as many as the epoch and the open window still need,
     and counts them all; a rank without one gets None. From a `graphtrain.Loader`, each rank loads only its own batches.
@@ -79,7 +79,7 @@ class NextBatch:
         batch_index: index of the last batch in its epoch, from 0; own_batch_index: that of the batch of this process.
         ended: a step function has requested the end of the epoch, which is not closed yet.
         epochs: epochs fetched, as an exact fraction if the length is known.
-        passes: begun through the data, over all runs of a nested graph unless `repeat` is set.
+        passes: passes through the data begun, over all runs of a nested graph unless `repeat` is set.
         loader: name of the current loader, if several are read in turn; loader_index: its index.
         seconds: spent training, over all sessions of the run, without the time while it was stopped.
 
@@ -111,12 +111,11 @@ class NextBatch:
     opened: bool = progress(False)
     length: int | None = progress(None)
     fetched_ahead: int = progress(0)
-    # Of several ranks.
-    round_batches: int = progress(1, in_digest=False)
+    round_batches: int = progress(1, in_digest=False)  # of several ranks, at the last visit
     loader: str = progress("")
-    # What is open is the data, or one of the loaders, of which an epoch has several.
-    pass_over: bool = progress(True)  # nothing is open: the next visit opens the data, or another loader
-    pass_first: int = progress(0)  # the batches of the epoch before what is open
+    # A pass goes through the data, or through one of several loaders of an epoch.
+    pass_over: bool = progress(True)  # no pass is open: the next visit opens the data, or another loader
+    pass_first: int = progress(0)  # the batches of the epoch before the open pass
     passes: int = progress(0, stays=True)
     source_state: dict[str, Any] = progress({})
     last_batch: dict[str, Any] = progress({}, in_digest=False)
@@ -131,8 +130,8 @@ class NextBatch:
     def __init__(self) -> None:
         self._ranks = self._reading = None
         self._position = {}
-        self.turns = 0  # how often something was opened or closed
-        self.certain = 0  # before this batch of the epoch there is surely another, and nothing is looked ahead for
+        self.turns = 0  # how often a pass was opened or closed
+        self.certain = 0  # up to this batch of the epoch another one is certain, and none is fetched ahead
 
     def setup(
         self,
@@ -229,14 +228,14 @@ class NextBatch:
         return moved, drawn.counts[ranks.rank] if has_batch else 0
 
     def _gave_none(self, name: str) -> DataError:
-        """The error where a batch is None, as a `collate_fn`, or a `transfer` without `return`, returns it."""
+        """The error for a batch that is None, as from a `collate_fn` or a `transfer` without `return`."""
         return DataError(
             f"{name}: batch {self.epoch_batches} of epoch {self.epoch + 1} is None",
             "let `collate_fn`, and `transfer` if there is one, return a batch; leave samples out in the data set",
         )
 
     def end_epoch(self) -> None:
-        """End the epoch before its next batch, where it has one: a step function has asked for it."""
+        """End the epoch before its next batch, if it has one: a step function has returned END_EPOCH."""
         if not self.opened or self.last or not self.epoch_batches:
             return
         self.ended = True
@@ -249,40 +248,40 @@ class NextBatch:
             self._reading.release()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position that the data keeps itself, and the batch ahead; asked for when the run is captured."""
+        """The positions that data reports itself, and the batches ahead."""
         if self._position or self._reading is None:
             return dict(self._position)
         return self._reading.position()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Keep them until the node is set up, which may be in a later validation."""
+        """Keep the state until the node is set up, which may be in a later validation."""
         self._position = state
 
     @property
     def batch_index(self) -> int:
-        """The number of the current batch within its epoch, from 0; among several ranks, of the last of them."""
+        """The index of the current batch in its epoch, from 0; with several ranks, that of the last rank's batch."""
         return max(self.epoch_batches - 1, 0)
 
     @property
     def own_batch_index(self) -> int:
-        """That of the batch which this process was given, which step functions get; among ranks it differs."""
+        """The index of the batch of this process, which step functions get; it differs between ranks."""
         if self._ranks is None or not self.epoch_batches:
             return self.batch_index
         return self.epoch_batches - self.round_batches + self._ranks.rank
 
     @property
     def loader_index(self) -> int:
-        """The number of the loader that is read, from 0, in the order of the mapping; 0 where there is one."""
+        """The index of the current loader in the mapping, from 0; 0 if there is only one."""
         return [*self._reading.loaders].index(self.loader) if self._reading is not None and self.loader else 0
 
     @property
     def epoch_length(self) -> int:
-        """Batches that the current epoch will have; 0 where that is not known."""
+        """The number of batches in the current epoch; 0 if unknown."""
         return (self._reading.length_in_turn if self._reading is not None else 0) or self.length or 0
 
     @derived_clock(counter="epoch_batches", restarts="turns", reach="_epoch_batches_at")
     def epochs(self) -> Fraction:
-        """Epochs fetched so far; the fraction of the current one where its length is known."""
+        """Epochs fetched so far, with the fraction of the current one if its length is known."""
         if self.last or not self.opened:
             return Fraction(self.epoch + (self.last and not self.empty))  # an epoch without a batch is none
         if not (length := self.epoch_length):
@@ -297,6 +296,6 @@ class NextBatch:
             )
         length = self.epoch_length
         if self.last or not self.opened or not length:
-            return _NEVER  # nothing within this epoch; its end voids this answer
+            return _NEVER  # not within this epoch, at whose end this is computed again
         batches = math.ceil((epochs - self.epoch) * length)
         return batches if batches < length else _NEVER

@@ -45,11 +45,11 @@ class Plateau(FollowsMetric):
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise UsageError(
                 f"plateau: `scheduler` is a {type(scheduler).__name__}, whose steps take no metric",
-                "leave the overlay `plateau` out; or let `setup` return a ReduceLROnPlateau",
+                "leave the overlay `plateau` out, or supply a ReduceLROnPlateau",
             )
         if scheduler is not None and scheduler.mode != (mode := self._mode):
             message = f'plateau: the mode of {self.monitor} is "{mode}", that of the scheduler is "{scheduler.mode}"'
-            raise UsageError(message, f'make it with mode="{mode}", or set plateau.mode="{scheduler.mode}"')
+            raise UsageError(message, f'create it with mode="{mode}", or set plateau.mode="{scheduler.mode}"')
 
     def __call__(self, scheduler: Any) -> None:
         if self.recorded and self.value is not None:

@@ -8,7 +8,7 @@ from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
-from graphtrain.nodes._precision import Around, around
+from graphtrain.nodes._precision import StepCaller, step_caller
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ class PredictBatch:
         predictions: the returned value.
 
     Raises:
-        UsageError: it returned nothing, or the device does not support the precision.
+        UsageError: it returned None, or the device does not support the precision.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict").set("predict_batch", precision="bf16-mixed")
@@ -40,18 +40,18 @@ class PredictBatch:
 
     precision: Precision | None = None
 
-    _around: Around | None  # calls the step function; None for a plain call
+    _caller: StepCaller | None  # calls the step function; None for a plain call
 
     def setup(self, device: Any, training_precision: Precision = "32-true") -> None:
-        self._around = around(self.precision or training_precision, device)
+        self._caller = step_caller(self.precision or training_precision, device)
 
     def __call__(self, model: Any, batch: Any, predict_step: StepFunction | None = None) -> Any:
         function = predict_step or (lambda model, batch: model(batch))
         with torch.no_grad():
-            predictions = function(model, batch) if self._around is None else self._around(function, model, batch)
+            predictions = function(model, batch) if self._caller is None else self._caller(function, model, batch)
         if predictions is None:
             name = "predict_step" if predict_step is not None else "the model"
-            raise UsageError(f"`{name}` must return a prediction for each sample; it returned nothing")
+            raise UsageError(f"`{name}` must return a prediction for each sample; it returned None")
         return predictions
 
     idle = __call__  # on a rank without a batch: it takes part in the forward pass of a sharded model

@@ -23,10 +23,10 @@ else:
 class Renew:
     """Give `model` new initial weights, and clear the state of `optimizer`; the objects stay the same.
 
-    Each submodule with a method `reset_parameters`, as those of torch have it, calls this, with the random numbers of
+    Each submodule with a method `reset_parameters`, as torch's layers have, is reset by it, with the random numbers of
     the run; the parameters and buffers of all others get the values that they had when the run began. Pretrained
-    weights of a layer that has the method are lost. Gradients are cleared; copies of the model, as that of
-    `ema`, keep their weights.
+    weights of a layer with this method are lost. Gradients are cleared; copies of the model, such as that of `ema`,
+    keep their weights.
 
     Reads:
         model: the module.
@@ -48,21 +48,21 @@ class Renew:
     _ranks: Agreement | None
 
     def __init__(self) -> None:
-        self._first: dict[str, Any] = {}  # what `setup` made, and nothing else could make again
+        self._first: dict[str, Any] = {}  # initial values that `reset_parameters` cannot restore
 
     def state_dict(self) -> dict[str, Any]:
-        """What the weights of other modules, the optimizer and the scheduler were when the run began."""
+        """The initial weights of modules without `reset_parameters`, and the initial optimizer and scheduler."""
         return self._first
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take them from a checkpoint."""
+        """Restore what `state_dict` returned."""
         self._first = state
 
     def setup(self, model: Any, optimizer: Any, scheduler: Any = None, ranks: Agreement | None = None) -> None:
         if hasattr(model, "set_requires_gradient_sync"):
             raise UsageError(
-                "renew: `model` is sharded over ranks, of which no rank can reset its part",
-                "train each model in a run of its own, or replicated",
+                "renew: `model` is sharded over ranks, and `reset_parameters` needs whole parameters",
+                "train each model in a separate run, or replicate it on every rank",
             )
         self._optimizers, self._ranks = optimizers_of(optimizer), ranks
         self._schedulers = optimizers_of(scheduler) if scheduler is not None else ()
@@ -80,14 +80,14 @@ class Renew:
             )
 
     def __call__(self, model: Any) -> None:
-        for name, module in reversed(plainly_named(model.named_modules())):  # a model may set what its parts have
+        for name, module in reversed(plainly_named(model.named_modules())):  # a model may reset its submodules itself
             if name in self._first["model"]:
                 with torch.no_grad():
                     for tensor, first in zip(_tensors_of(module), self._first["model"][name], strict=True):
                         tensor.copy_(first)
             else:
                 module.reset_parameters()
-        if self._ranks is not None:  # each has drawn numbers of its own
+        if self._ranks is not None:  # each has drawn its own random numbers
             self._ranks.exchange((), {**dict(model.named_parameters()), **dict(model.named_buffers())})
         for optimizer, first in zip(self._optimizers, self._first["optimizers"], strict=True):
             optimizer.zero_grad()

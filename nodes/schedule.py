@@ -43,7 +43,7 @@ class Schedule:
         for each in optimizers_of(scheduler):
             if isinstance(each, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 raise UsageError(
-                    "`scheduler` is a ReduceLROnPlateau, whose steps need a metric",
+                    "`scheduler` is a ReduceLROnPlateau, whose `step` needs a metric",
                     'add the overlay `plateau`: --overlay plateau, in Python graph.overlay("plateau")',
                 )
             each.step()

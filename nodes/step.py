@@ -42,16 +42,16 @@ class Step:
         for optimizer in self._optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
                 raise UsageError(
-                    "`step` has gradients, and `LBFGS` computes the loss itself, several times",
+                    "`step` cannot step an LBFGS, which needs a closure to compute the loss several times",
                     'train with the graph `lbfgs`: --graph lbfgs, in Python Graph.load("lbfgs")',
                 )
 
     def __call__(self) -> None:
-        # It cannot be known when the optimizer is supplied whether anything trains its parameters.
+        # Whether anything trains the parameters of the optimizer is known only now.
         if not self.steps and self._notify is not None and not gradients_of(self._optimizers):
             self._notify(
-                "the first step of the optimizer finds no gradient on any of its parameters, and changes nothing; "
-                "was it made of the model that is trained?"
+                "the first step of the optimizer changes nothing: none of its parameters has a gradient; "
+                "was it created with the parameters of the model that is trained?"
             )
         for optimizer in self._optimizers:
             optimizer.step()

@@ -40,8 +40,8 @@ class TrainBatch(CallsTrainingStep):
 
     Arguments:
         precision: "32-true" computes in the dtypes of the model and the batch. "bf16-mixed" computes matrix products in
-            bfloat16, and "16-mixed" in float16, with torch's autocast around `training_step`; weights, gradients and
-            optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds.
+            bfloat16, and "16-mixed" in float16, by running `training_step` under torch's autocast; weights, gradients
+            and optimizer state stay in float32. "16-mixed" needs loss scaling, which the overlay `fp16` adds.
             Default: "32-true".
         compile: True runs `training_step` and its backward pass through ``torch.compile``; the model itself and
             evaluation do not change. Every batch shape and every Python number in a batch is compiled separately, so
@@ -100,7 +100,7 @@ class TrainBatch(CallsTrainingStep):
 
     _optimizer: Any
     _all_optimizers: Callable[[], list[Any]] | None
-    _backward: Callable[[Any], None]  # among several ranks, it may begin to exchange gradients
+    _backward: Callable[[Any], None]  # with several ranks, it may begin to exchange gradients
 
     @staticmethod
     def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
@@ -129,11 +129,11 @@ class TrainBatch(CallsTrainingStep):
         self._optimizer, self._all_optimizers = optimizer, run_optimizers
         self._backward = torch.Tensor.backward if backward is None else backward
         if self.only_own and optimizer is None:
-            message = "train_batch.only_own: the node has no `optimizer` whose parameters are its own"
+            message = "train_batch.only_own = true: the node needs an `optimizer`, and none is supplied"
             raise UsageError(message, 'name it, as in reads = { optimizer = "d_optimizer" }')
         if self.skip_none and ranks is not None and ranks.sharded:
             raise UsageError(
-                "train_batch.skip_none: every rank takes part in the backward pass of a sharded model",
+                "train_batch.skip_none = true: every rank must take part in the backward pass of a sharded model",
                 "return a loss of zero, as in `torch.where(is_skipped, 0, loss)`, and leave skip_none out",
             )
 
@@ -148,7 +148,7 @@ class TrainBatch(CallsTrainingStep):
     ) -> Any:
         frozen = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
         try:
-            result = training_step(model, batch) if self._around is None else self._around(training_step, model, batch)
+            result = training_step(model, batch) if self._caller is None else self._caller(training_step, model, batch)
             if type(result) is tuple:
                 result = pass_on_request(result, self._asks)
             if result is None and self.skip_none:
@@ -161,10 +161,9 @@ class TrainBatch(CallsTrainingStep):
             if self.per is not None:
                 count, metrics = count_and_metrics(metrics, self.per, samples, "training_step")
                 sums = (f"{self._prefix}loss",)
-                # A sum with a Python number would make a 32-bit float of whole numbers on a device.
-                self.window_count = (
-                    self.window_count + count if torch.is_tensor(self.window_count) or self.window_count else count
-                )
+                # Adding 0.0 to a tensor of integers would turn it into 32-bit floats.
+                is_first = not torch.is_tensor(self.window_count) and not self.window_count
+                self.window_count = count if is_first else self.window_count + count
             share = loss
             if window != 1 and not sums:  # a division costs 5 us with its backward
                 if not window > 0:
@@ -191,12 +190,12 @@ class TrainBatch(CallsTrainingStep):
         step: Any = training_step.step if isinstance(training_step, resources.StepOutputs) else training_step
         frozen = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
         try:
-            result = step(model, batch) if self._around is None else self._around(step, model, batch)
+            result = step(model, batch) if self._caller is None else self._caller(step, model, batch)
             result = pass_on_request(result, None)
             if self._objects is not None:
                 result = self._objects.drop_inputs(result)
             loss, _ = loss_and_metrics(result, "training_step")
-            # Not a product: that with 0 of what is not finite is not finite.
+            # Not loss * 0, which is NaN for a loss that is not finite.
             zero = torch.where(torch.zeros_like(loss, dtype=torch.bool), loss, torch.zeros_like(loss))
             zero.backward()  # type: ignore[no-untyped-call]
         finally:
@@ -204,16 +203,15 @@ class TrainBatch(CallsTrainingStep):
                 parameter.requires_grad = True
 
     def _freeze_others(self) -> list[Any]:
-        """Let parameters of other optimizers require no gradients; returns those, for which this has to be undone."""
+        """Set `requires_grad = False` on parameters of other optimizers; returns those that it changed."""
         optimizers = self._all_optimizers() if self.only_own and self._all_optimizers is not None else []
         named = optimizers_of(self._optimizer)
         if self.turn is not None and not -len(named) <= self.turn < len(named):
             raise UsageError(f"turn: expected an index below {len(named)}, the number of optimizers, got {self.turn}")
         trained = named[: self.unfrozen] if self.turn is None else (named[self.turn],)
         trained_ids = {id(parameter) for parameter in parameters_of(trained)}
-        frozen = [
-            each for each in parameters_of([*named, *optimizers]) if id(each) not in trained_ids and each.requires_grad
-        ]
+        candidates = parameters_of([*named, *optimizers])
+        frozen = [each for each in candidates if each.requires_grad and id(each) not in trained_ids]
         for parameter in frozen:
-            parameter.requires_grad = False  # an attribute: the method refuses a parameter without a form so far
+            parameter.requires_grad = False  # the attribute: the method refuses a lazy parameter
         return frozen

@@ -72,7 +72,7 @@ class Unscale:
             growth_interval=self.growth_interval,
         )
         self._scaler.load_state_dict({**self._scaler.state_dict(), "_growth_tracker": self.finite_windows})
-        self._scaler.scale(torch.zeros((), device=device))  # it makes its tensors with the first one that it scales
+        self._scaler.scale(torch.zeros((), device=device))  # it creates its tensors at the first call
         self.scale = self._scaler.get_scale()  # in float32
 
     def __call__(self) -> None:
@@ -92,6 +92,6 @@ class Unscale:
         self.overflows += self.overflow
         if not self.scale:
             raise UsageError(
-                f"unscale: the scale of the loss has fallen to 0, after {self.overflows} overflows",
+                f"unscale: the loss scale has dropped to 0, after {self.overflows} overflows",
                 "look for the first loss that is not finite; a smaller learning rate or clip.max_norm may help",
             )

@@ -5,7 +5,7 @@ from graphtrain.kind import node
 
 @node(effects="use")
 def use() -> None:
-    """Declare that the gradients of `optimizer` need no step of their own; this node does nothing else.
+    """Declare that the gradients of `optimizer` are used without a step; this node does nothing else.
 
     If two optimizers share parameters, the step of one has already used the gradients of the other. To drop gradients
     without a step, use `discard`, which also clears them.

@@ -38,13 +38,13 @@ class WritePredictions:
     """Write the predictions of a batch, in order and each sample exactly once.
 
     While they are being written, the file or folder has the suffix ``.part``; it has its final name once it is
-    complete. A resumed run goes on from the samples of its checkpoint. With several ranks, rank 0 writes for all.
+    complete. A resumed run continues after the samples of its checkpoint. With several ranks, rank 0 writes for all.
 
     Reads:
         predictions: one for each sample of the batch, as the kind `predict_batch` returns them.
         samples: number of samples in the batch.
-        predictions_file: a path. One that ends in ``.jsonl`` is a file with a line of JSON for each sample; any other a
-            folder with a file of tensors for each batch, such as ``000000000032.safetensors``, the samples before it.
+        predictions_file: a path. If it ends in ``.jsonl``, a file with a line of JSON for each sample; otherwise a
+            folder with a file of tensors for each batch, named by the samples before it: ``000000000032.safetensors``.
 
     Writes:
         written: the number of samples so far, for `end_prediction`.
@@ -53,8 +53,8 @@ class WritePredictions:
         samples: written so far.
 
     Raises:
-        UsageError: the path exists, has another suffix, or was changed in the meantime; or the predictions are not one
-            for each sample, or cannot be stored.
+        UsageError: the path exists, has another suffix, or was changed in the meantime; or the number of predictions
+            is not that of the samples, or they cannot be stored.
 
     >>> from graphtrain import Graph
     >>> graph = Graph.load("predict").set("checkpoint", every="1000 batches")
@@ -63,7 +63,7 @@ class WritePredictions:
     """
 
     samples: int = progress(0)
-    size: int = progress(0)  # of the lines, in bytes
+    size: int = progress(0)  # bytes written
 
     _file: Predictions
     _ranks: Agreement | None
@@ -74,7 +74,7 @@ class WritePredictions:
 
     def __call__(self, predictions: Any, samples: int) -> int:
         encode = _as_lines if self._file.are_lines else _as_tensors
-        # None: this is a rank without a batch in this round.
+        # None on a rank without a batch in this round.
         batch = [samples, encode(predictions, samples)] if predictions is not None else None
         batches = self._ranks.gather(batch) if self._ranks is not None else [batch]
         if not self._is_open:
@@ -101,19 +101,19 @@ def _as_lines(predictions: Any, samples: int) -> bytes:
     try:
         lines = [json.dumps(json_value(row)) + "\n" for row in rows]
     except TypeError as error:
-        raise UsageError(f"predictions cannot be written as JSON: {error}", "return numbers, texts, tensors") from None
+        raise UsageError(f"predictions cannot be JSON: {error}", "return numbers, strings or tensors") from None
     return "".join(lines).encode()
 
 
 def _plain(value: Any) -> list[Any]:
-    """One plain value for each sample, of a tensor, an array, or a list of anything."""
+    """A list with a plain value for each sample, from a tensor, an array, or a list of anything."""
     if isinstance(value, torch.Tensor | numpy.ndarray):
         return list(value.tolist())
     return [part.tolist() if isinstance(part, torch.Tensor | numpy.ndarray) else part for part in value]
 
 
 def _as_tensors(predictions: Any, samples: int) -> bytes:
-    """A file of tensors."""
+    """The content of a safetensors file."""
     tensors = {}
     for name, value in _columns(predictions, samples).items():
         tensor = torch.from_numpy(value) if isinstance(value, numpy.ndarray) else value
@@ -128,7 +128,7 @@ def _as_tensors(predictions: Any, samples: int) -> bytes:
 
 
 def _columns(predictions: Any, samples: int) -> Mapping[str, Any]:
-    """The predictions by name, of which each has a value for every sample."""
+    """The predictions by name, each checked to have a value for every sample."""
     columns: Mapping[str, Any] = predictions if isinstance(predictions, Mapping) else {_ONLY: predictions}
     for name, value in columns.items():
         is_array = isinstance(value, torch.Tensor | numpy.ndarray)
@@ -136,7 +136,7 @@ def _columns(predictions: Any, samples: int) -> Mapping[str, Any]:
         if count != samples:
             raise UsageError(
                 f"a prediction called `{name}` is {described(value)}, for a batch of {samples} samples",
-                "return a tensor or a list with one for each sample; how many a batch holds, `batch_size(batch)` tells "
-                "where it is not its first dimension",
+                "return a tensor or a list with one item for each sample; supply `batch_size(batch)` if the number of "
+                "samples is not the first dimension of the batch",
             )
     return columns

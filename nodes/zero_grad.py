@@ -30,7 +30,7 @@ class ZeroGrad:
     set_to_none: bool = True
 
     _optimizers: tuple[Any, ...]
-    _of_torch: Any  # the method that every optimizer inherits; None where somebody has put another in its place
+    _of_torch: Any  # the method of torch's base class; None if it was replaced
 
     def setup(self, optimizer: Any) -> None:
         self._optimizers = optimizers_of(optimizer)
@@ -41,7 +41,7 @@ class ZeroGrad:
     def __call__(self) -> None:
         for optimizer in self._optimizers:
             clear = optimizer.zero_grad
-            # What torch's own does in the end, without its bookkeeping: 0.6 us of 5.3 for 4 tensors.
+            # As torch's method does, without its bookkeeping: 0.6 us of 5.3 for 4 tensors.
             is_inherited = getattr(clear, "__func__", clear) is self._of_torch and clear.__self__ is optimizer
             if self.set_to_none and is_inherited:
                 for parameter in parameters_of(optimizer):

@@ -35,11 +35,11 @@ def lines_by_module() -> dict[str, int]:
 
 
 def lines_by_room() -> dict[str, int]:
-    """Room -> the lines of its packages; `ground` is what stands directly under `graphtrain/`."""
+    """Room -> its lines; `ground` is what stands directly under `graphtrain/`."""
     by_package: Counter[str] = Counter()
     for module, lines in lines_by_module().items():
         by_package[module.partition(".")[0]] += lines
-    listed = {room: sum(by_package.pop(package, 0) for package in packages) for room, packages in rooms().items()}
+    listed = {room: by_package.pop(room, 0) for room in rooms()}
     return {**listed, "ground": sum(by_package.values())}
 
 

@@ -12,7 +12,7 @@ def test_the_lowest_versions_are_those_of_pyproject_for_all_but_torch() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = [project["dependencies"], *project["optional-dependencies"].values()]
     bounds = {line.replace(">=", "==") for lines in required for line in lines if not line.startswith("torch>=")}
-    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    lines = (ROOT / "tools" / "constraints-lowest.txt").read_text().splitlines()
     assert {line for line in lines if not line.startswith(("#", "torch=="))} == bounds
 
 

@@ -18,17 +18,16 @@ PACKAGE = Path(graphtrain.__file__).parent
 LINKED = ("nodes", "graphs", "viz")
 
 
-def rooms() -> dict[str, list[str]]:
-    """Room -> packages, from the bottom to the top, as docs/architecture.md has them."""
+def rooms() -> list[str]:
+    """The rooms, from the bottom to the top, as docs/architecture.md has them."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    rows = [row.split("|")[1:4] for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
-    return {room.strip(): [name.strip("` ") for name in names.split(",")] for room, _, names in rows}
+    return [row.split("|")[1].strip() for row in page.partition("| room |")[2].partition("\n\n")[0].splitlines()[2:]]
 
 
 # A module imports what comes before it in this order, never what comes after. The modules directly under
 # `graphtrain/` are the ground on which everything stands.
 GROUND = ("errors", "lazy", "names", "outcome", "plain", "printable", "version")
-ORDER = tuple(package for packages in rooms().values() for package in packages)
+ORDER = tuple(rooms())
 
 # The table of contents, and the way in for `python -m`: they name everything, and nothing of ours names them.
 DOORS = ("", "__main__")

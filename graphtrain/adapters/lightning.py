@@ -141,14 +141,14 @@ def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[s
     """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
 
     Raises:
-        UsageError: one of them is not the same here.
+        UsageError: one of them is refused.
     """
     of_module = listed(trainer.model.configure_callbacks())
     pairs: dict[str, dict[str, Any]] = {}
     replaced = [type(callback) for callback in of_module]
     for callback in [callback for callback in listed(callbacks) if type(callback) not in replaced] + of_module:
         if refused := base_of(callback, *REFUSED_CALLBACKS):
-            raise UsageError(f"{refused.__name__} is not the same here", REFUSED_CALLBACKS[refused.__name__])
+            raise UsageError(f"{refused.__name__} is not supported", REFUSED_CALLBACKS[refused.__name__])
         known = base_of(callback, *CALLBACKS, *SHOWN)
         name = "" if known is None else known.__name__
         left = "" if known is None else _left_out(callback, known, pairs)

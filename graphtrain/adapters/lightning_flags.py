@@ -73,7 +73,7 @@ def _precision(graph: Graph, value: Any, _: Flags) -> Graph:
     name = known.get(str(value), str(value))
     if name not in known.values():
         hint = "convert the module and the data: module.double(), module.bfloat16()"
-        raise UsageError(f"precision={value!r} is nothing that the graph does", hint)
+        raise UsageError(f"precision={value!r} is not supported", hint)
     if name == "16-mixed":
         return graph.overlay("fp16")
     return graph if name == "32-true" else graph.set("train_batch", precision=name)
@@ -132,28 +132,28 @@ def _callbacks(graph: Graph, pairs: Any, flags: Flags) -> Graph:
     return graph
 
 
-_PROCESSES = "where a run is: `Trainer(..., device=...)`, `--device`; several processes by `--processes`"
+_PROCESSES = "`Trainer(..., device=...)` or `--device`; for several processes `--processes N`"
 ELSEWHERE: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "devices": (("auto", 1, "1", [0]), _PROCESSES),
     "num_nodes": ((1,), _PROCESSES),
     "strategy": (("auto", "single_device"), _PROCESSES),
-    "plugins": ((None, []), "a kind of its own, by `replace`"),
+    "plugins": ((None, []), "a kind of your own in place of a node, by `replace`"),
     "deterministic": ((None, False), "`--deterministic`, or `Trainer(..., deterministic=True)`"),
-    "reload_dataloaders_every_n_epochs": ((0,), "data is opened again in every epoch"),
-    "sync_batchnorm": ((False,), "not yet: every process normalizes by its own batches"),
-    "detect_anomaly": ((False,), "a switch of torch, which the script sets itself"),
+    "reload_dataloaders_every_n_epochs": ((0,), "not needed: data is opened again in every epoch"),
+    "sync_batchnorm": ((False,), "every process normalizes by its own batches"),
+    "detect_anomaly": ((False,), "a switch of torch: `torch.autograd.set_detect_anomaly(True)` in the script"),
     "ckpt_path": ((None,), 'before `setup`: module.load_state_dict(torch.load(path, weights_only=True)["state_dict"])'),
 }
-"""Arguments of the Trainer that are refused but for these values, and what does it here."""
+"""Arguments of the Trainer that are refused except for these values, and what to use instead."""
 
 REFUSED_CALLBACKS = {
     "GradientAccumulationScheduler": "`accumulate.every` may be an expression: 1 if next_batch.epoch < 2 else 4",
-    "ModelPruning": "it gives the module other parameters while it trains: prune before `setup`, or after the run",
-    "SpikeDetection": "its `load_state_dict` fails, in Lightning too: the overlay `rollback` goes back after a spike",
+    "ModelPruning": "prune before `setup`, or after the run",
+    "SpikeDetection": "the overlay `rollback` goes back to a checkpoint after a spike",
     "Timer": "give `max_time`, or set `finish.after`",
     "StochasticWeightAveraging": "the overlays `swa` and `update_bn` average the weights, and anneal no learning rate",
 }
-"""Callbacks that are not the same here, by the names of their classes, and what does it here."""
+"""Callbacks that are refused, by the names of their classes, and what to use instead."""
 
 EQUIVALENTS = {
     "fit": "`graphtrain.Trainer(graph, **resources).run()`",
@@ -171,7 +171,7 @@ EQUIVALENTS = {
     **dict.fromkeys(("validate_loop", "test_loop", "predict_loop"), "the graphs `evaluate`, `test` and `predict`"),
     **dict.fromkeys(("accelerator", "device_ids"), "`graphtrain.Trainer(..., device=...)`"),
 }
-"""Attributes of the Trainer that a module finds missing, and what does it here."""
+"""Attributes of the Trainer that a module does not find, and what to use instead."""
 
 # Those that change nothing of the graph: what they do is done by others, or not needed.
 _NO_EDIT = """
@@ -227,7 +227,7 @@ def check_flags(flags: Flags) -> None:
         if value is not None and not is_expected(value):
             raise UsageError(f"{name}: expected {expected}, got {value!r}")
         if name in ELSEWHERE and value not in ELSEWHERE[name][0]:
-            raise UsageError(f"{name}={value!r} is nothing that the graph does", ELSEWHERE[name][1])
+            raise UsageError(f"{name}={value!r} is not supported", ELSEWHERE[name][1])
 
 
 def with_flags(graph: Graph, flags: Flags, batches: int | None = None) -> Graph:

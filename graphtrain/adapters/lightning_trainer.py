@@ -183,7 +183,7 @@ class Experiment(Logger):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"`logger.experiment.{name}` is not here: a run logs by `loggers` of graphtrain.Trainer, of rows, texts, "
+            f"`logger.experiment.{name}` is not available here: a run logs by `loggers` of graphtrain.Trainer, of rows, texts, "
             "images and histograms (docs/metrics.md)"
         )
 
@@ -323,7 +323,7 @@ class ModuleTrainer:
         if name.startswith("__"):
             raise AttributeError(name)
         equivalent = EQUIVALENTS.get(name, "the graph (docs/coming-from.md has the names)")
-        raise AttributeError(f"`trainer.{name}` is not here: what does it is {equivalent}")
+        raise AttributeError(f"`trainer.{name}` is not available here; use {equivalent}")
 
     # ---- optimizers
 

@@ -25,13 +25,11 @@ G1xx Structure: names, parameters, edges
 G101 a node that is named does not exist
   The run would fail at once. => Use the name of an existing node.
 G102 a kind does not exist
-  The node would have nothing to do. => Use a kind that `graphtrain nodes` lists. A node with another name than its kind
-  has `use`; kinds of a script need `check --script train.py`.
+  The node would have nothing to do. => Use a kind that `graphtrain nodes` lists; those of a script need `--script`.
 G103 a parameter does not exist
   The value would be ignored. => Use the parameter in the hint; `graphtrain nodes clip` lists those of a kind.
 G104 a parameter is missing, or its value has the wrong type
-  The unit of a number would be a guess. => Use the type in the message, as in `after = "10 epochs"`. A mode is required
-  for a metric whose name does not tell it, as `loss` does.
+  The unit of a number would be a guess. => Use the type in the message, as in `after = "10 epochs"`.
 G105 a guard that an edge names does not exist
   The edge would have no condition. => Define the guard, or use the name of an existing one.
 G106 a unit of a trigger does not exist
@@ -77,24 +75,20 @@ G211 a parameter cannot have an expression
   Nothing would read the value of the expression. => Set a value, or use a kind with `@node(varying=...)`.
 G3xx Data: slots
 G301 a slot is read that nothing writes or supplies (found when a Trainer is created)
-  The node would have no value for this argument. => Supply it, or insert the node that writes it.
+  The argument of the node would have no value. => Supply it, or insert the node that writes it.
 G302 a resource that nothing reads is nearly the name of one that is read, or a setting of another library
   The setting would be ignored. => Use the name in the hint, set that parameter, or leave the resource out.
 G303 a slot is read before it is written
-  The node would have no value, or one of an earlier evaluation. => Write it first; in a loop, before the first round
-  reads it.
+  The node would have no value, or an old one. => Write it first; in a loop, before the first round reads it.
 G304 a slot is read that is not written on every path (a warning)
-  On that path the node would have no value, unless a guard prevents it. => Move the reader behind the writer, or read
-  the slot with a default, `loss=None`.
+  On that path there would be no value. => Read it after the node that writes it, or with a default, `loss=None`.
 G307 two evaluations record the same metrics
   `val/loss` would be one or the other, for `checkpoint.best` too. => Set `split` of `begin_evaluation` in one of them.
 G309 data that gives no batches: a mapping of arrays, or a dataset
-  The step function would get a key of the mapping, or single samples. => Supply one entry of the mapping, or a loader,
-  as in `Loader(train_data, batch_size=32)`.
+  The step function would get samples, or keys. => Supply a loader, as in `Loader(train_data, batch_size=32)`.
 G4xx Gradients and modes
 G401 a step without gradients
-  Weight decay and momentum alone would change the weights. => Step after a backward pass and before the gradients are
-  cleared. An optimizer for which nothing runs backward is reported too.
+  Weight decay and momentum alone would change the weights. => Step after a backward pass, before gradients are cleared.
 G402 gradients are added to clipped ones
   The sum of four clipped gradients has up to four times the norm. => Clip once, before the step.
 G403 two steps with the same gradients
@@ -107,17 +101,15 @@ G405 gradients are added to those of the step before
 G406 gradients are exchanged, unscaled, divided or clipped after the step
   The step has already used them as they were. => Do it before the step.
 G407 the run can end with gradients that no step has used
-  The last batches would be lost. => Also require `accumulate.count == 0` at the end, or, for an optimizer that steps
-  only when a guard holds, that guard.
+  The last batches would be lost. => Also require `accumulate.count == 0` at the end, or the guard under which it steps.
 G408 an optimizer is never stepped
   Its weights would never change. => Add a step for it.
 G409 a loss is divided by another number than the backward passes of its window
   The learning rate would be another one than was set. => Lead the path through `accumulate`, or do not divide. Two
-  backward passes on one batch count as two. A step or a clearing in the middle of a window is reported too. If the size
+  backward passes on one batch count as two; a step or a clearing in the middle of a window is reported too. If the size
   is an expression, read `accumulate.window`.
 G410 a node does not say which of several optimizers it is for
-  It would clear, step or clip those of the wrong one. => Name it: `reads = { optimizer = "d" }`, or for all nodes of
-  the file `optimizer = "d"` at its top.
+  It would act on the wrong one. => Name it: `reads = { optimizer = "d" }`, or `optimizer = "d"` for the whole graph.
 G411 gradients are exchanged, unscaled, divided, clipped or read where there are none (a warning, unless they are read)
   Nothing would be clipped, and a norm would be 0. => Move it behind a backward pass and before `zero_grad`.
 G412 gradients are exchanged, unscaled or divided out of order, or twice
@@ -127,27 +119,24 @@ G413 gradients are added to exchanged or unscaled ones
   Those of the last batch would weigh 65,536 times as much as the others. => Unscale and exchange after `accumulate`.
 G414 gradients are not divided once by the scale or the count of their loss
   Every step would be many times too large or too small. => Add the overlay `fp16` for a loss scale, `token_windows` for
-  sums over tokens; in a graph of your own, divide exactly once on every path to the step. If the step is meant to use
-  the sum: `allow = ["G414"]`.
+  sums; else divide once on every path. If the step is meant to use the sum: `allow = ["G414"]`.
 G415 a backward pass in evaluation mode, or a body that leaves it on
   The rest of the run would train without dropout and with the running statistics of batch normalization. => Lead every
   path through the node that restores the mode. To freeze statistics, set the mode in `forward` or in the step function.
 G5xx Loops
 G501 the run can loop forever
-  It would repeat some nodes without progress. => Read in one of the guards in the message something that a node of the
-  loop changes. If the message begins with "without `val_data`", the loop exists only without that resource.
+  It would repeat some nodes without progress. => Let a guard in the message read what a node of the loop changes. A
+  message with "without `val_data`" is about runs without that resource.
 G503 the graph is too large to be checked any further (a warning)
   Problems that only long paths show might not be found. => Use fewer conditions, or move a part into a nested graph.
 G504 the run can never end
   It would train until it is killed; a minimum above the maximum is reported too. => Set an end. `finish.after =
   "never"` alone is a warning, since a step function may return STOP: `allow = ["G504"]` silences it.
 G505 an amount decides nothing
-  `finish.after`, or a `from` behind the end, would be ignored. => Widen the guard by `or` instead of replacing it, set
-  `finish.after = "never"`, or lower the `from`.
+  An end, or a `from` behind it, would be ignored. => Widen the guard by `or`, set `after = "never"`, or lower `from`.
 G6xx Saving
 G601 the run can train forever without a save point
-  Signals, `trainer.save()` and checkpoints would wait forever. => Read the value in the round that writes it, or keep
-  it as progress of the kind.
+  Signals and checkpoints would wait forever. => Read the value in the round that writes it, or keep it as progress.
 G602 a checkpoint where a value that is still needed cannot be saved (a warning)
   It would be made later, once the value was read. => Move `checkpoint`, or keep the value as progress.
 G7xx Several ranks
@@ -155,8 +144,7 @@ G701 a guard reads a value that differs between ranks
   The ranks would take different edges, and stop with an error that names both. => Let a kind that declares
   `synchronises` make one value of it (docs/scale.md); for `divide`, set `over_ranks`.
 G702 a step with gradients that were not exchanged
-  The weights of the ranks would diverge. => `insert("exchange", before="clip")`, for the optimizer of the step. If each
-  rank is meant to train its own model: `allow = ["G702"]`.
+  The weights of the ranks would diverge. => `insert("exchange", before="clip")`; or `allow = ["G702"]`.
 G703 gradients are clipped or read before they are exchanged
   Each rank would clip its own part by its own norm. => Put `exchange` before `clip` and `gradient_norm`.
 G704 gradients are exchanged twice in a window

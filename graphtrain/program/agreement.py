@@ -120,7 +120,7 @@ class Agreement:
             "spot": [purpose, self.position(), self._choices],
             "requests": [self._asked_of_any.popleft() for _ in range(len(self._asked_of_any))],
             "seconds": self.running_seconds(),
-            "saves_over": self._requests.saves.over() if self._requests.saves is not None else 0,
+            "saves_over": self._requests.saves.saves_over() if self._requests.saves is not None else 0,
             "asked": self.asked,
             **known,
         }

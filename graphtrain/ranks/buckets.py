@@ -148,14 +148,14 @@ class GradientSums:
         """
         described = {f"{path} {each.dtype} {tuple(each.shape)}": each for path, each in buffers.items()}
         small = buckets_of([parameter for parameter in self._in_record if parameter.grad is not None])
-        shared = [*joined(described.values())]
+        buffer_buckets = [*joined(described.values())]
         has_buffers = not self._ranks.rank and _fit_into_record(described.values())
         records = gather(
             begun=self.count,
             present=bytes(parameter.grad is not None for parameter in self._parameters),
             buffers=[*described],
             gradient_values=[bucket.data() for bucket in small],
-            buffer_values=[bucket.data() for bucket in shared if has_buffers],
+            buffer_values=[bucket.data() for bucket in buffer_buckets if has_buffers],
         )
         present = map(max, *(record["present"] for record in records))
         summed = [parameter for parameter, is_present in zip(self._parameters, present, strict=True) if is_present]
@@ -165,13 +165,13 @@ class GradientSums:
             for bucket, *summands in zip(small, *(record["gradient_values"] for record in records), strict=True):
                 bucket.put_sum(summands)
             if of_rank_0 := records[0]["buffer_values"]:
-                for bucket, values in zip(shared, of_rank_0, strict=True):
+                for bucket, values in zip(buffer_buckets, of_rank_0, strict=True):
                     bucket.put_sum([values])
-                shared = []
+                buffer_buckets = []
         else:
             common = set(records[0]["buffers"]).intersection(*(record["buffers"] for record in records))
-            shared = [*joined(buffer for description, buffer in described.items() if description in common)]
-        self._sum([parameter for parameter in summed if id(parameter) not in done], shared)
+            buffer_buckets = [*joined(buffer for description, buffer in described.items() if description in common)]
+        self._sum([parameter for parameter in summed if id(parameter) not in done], buffer_buckets)
         return summed
 
     def _sum_begun(self, count: int, summed: Sequence[torch.Tensor]) -> set[int]:
@@ -184,13 +184,13 @@ class GradientSums:
             self._begun[-1][0].clear()
         return {id(parameter) for group in groups for parameter in group}
 
-    def _sum(self, parameters: Sequence[torch.Tensor], shared: Sequence[Bucket]) -> None:
+    def _sum(self, parameters: Sequence[torch.Tensor], buffer_buckets: Sequence[Bucket]) -> None:
         """Sum these gradients too, broadcast buffers from rank 0, and wait for everything that was begun."""
         buckets = buckets_of(parameters)
         # A broadcast as a sum with zeros: of bytes, which keeps all bits.
-        summands = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in shared]
+        summands = [bucket.values.zero_() if self._ranks.rank else bucket.values for bucket in buffer_buckets]
         values = [*(bucket.values for bucket in buckets), *(each.view(torch.uint8) for each in summands)]
-        self._begun.append(([*buckets, *shared], self._ranks.begin_exchange(values)))
+        self._begun.append(([*buckets, *buffer_buckets], self._ranks.begin_exchange(values)))
         for begun, wait in self._begun:
             wait()
             for bucket in begun:

@@ -47,12 +47,10 @@ def divided_dimension(tensor: Any) -> int | None:
 
 
 def whole_of_part(values: torch.Tensor, like: Any, shape: Sequence[int], dimension: int | None) -> torch.Tensor:
-    """Create a sharded tensor from its local part.
+    """Create a sharded tensor of this shape from the values of its local part.
 
     Arguments:
-        values: the local part.
         like: a sharded tensor, whose mesh is used.
-        shape: that of the whole tensor.
         dimension: as `divided_dimension` returns it.
     """
     placements = [Replicate() if dimension is None else Shard(dimension)]

@@ -55,9 +55,8 @@ class RunEnvironment:
         """Whether a resume is exact, in words: ``code, data, versions, threads unchanged: exact``.
 
         Arguments:
-            saved: the manifest of the checkpoint.
-            other_changes: further changes, in words. Default: none.
-            lost: state that was not saved or not restored, in words. Default: none.
+            other_changes: further changes, in words.
+            lost: state that was not saved or not restored, in words.
         """
         # A field that only another version of graphtrain saves is no change.
         before, now = saved.environment, self.environment
@@ -78,11 +77,7 @@ class RunEnvironment:
 def run_environment(
     resources: Mapping[str, Any], about: Mapping[str, Any], *, deterministic: bool, seed: int, device: torch.device
 ) -> RunEnvironment:
-    """The environment of this process.
-
-    Arguments:
-        about: facts of the caller for the manifest, of which `script` is the path of the user's program.
-    """
+    """The environment of this process; `about` may name the `script` of the user."""
     modules = {name: value for name, value in resources.items() if isinstance(value, torch.nn.Module)}
     compiled = [
         f"{name}.{path}".rstrip(".")
@@ -121,13 +116,9 @@ def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[
 
 
 def provenance(script: Path | None = None) -> dict[str, Any]:
-    """Hash the loaded modules of a project: those in the repository of a script, or else in its folder.
+    """Hash the loaded modules in the repository of a script, or else in its folder.
 
-    Arguments:
-        script: the program. Default: the file that Python was started with; in a notebook, the current folder.
-
-    Returns:
-        `code`: file -> hash; the name of the `script`; the git `revision`. The last two may be empty.
+    Without a script, the program is the file that Python was started with; in a notebook, the current folder.
     """
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if script is None and main is not None and Path(main).is_file():

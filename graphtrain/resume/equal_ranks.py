@@ -29,10 +29,7 @@ def require_equal(
     *,
     begins: bool = True,
 ) -> None:
-    """Compare graph, settings, versions, data and weights of all ranks.
-
-    Arguments:
-        begins: False for resources that are added during a run: their buffers may differ. Default: True.
+    """Compare what ranks begin with. `begins` is False for resources that are added later: their buffers may differ.
 
     Raises:
         UsageError: they differ. All ranks raise it, with the first name that differs.
@@ -104,12 +101,7 @@ def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, s
 
 
 def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
-    """Refuse models that cannot be trained by several ranks, and prepare those that `fully_shard` has sharded.
-
-    Raises:
-        UsageError: a model is not initialized, or exchanges gradients by itself; or the sharding or an optimizer for
-            sharded models is not supported.
-    """
+    """Refuse models that several ranks cannot train, and prepare those that `fully_shard` has sharded."""
     for path, tensor in _tensors(resources):
         if is_lazy(tensor):
             raise UsageError(

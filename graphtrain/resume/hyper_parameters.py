@@ -108,7 +108,6 @@ class HyperParameters:
         """The hyper-parameters that differ from the saved ones, by name.
 
         Arguments:
-            saved: those of the manifest.
             states: resource -> saved `state_dict`. Objects of a former trainer have its values, which are no change.
         """
         changes: list[SettingChange] = []
@@ -160,10 +159,6 @@ class HyperParameters:
 
         If the learning rate of an optimizer or one of its schedulers was chosen, its schedulers restart and are stepped
         as often as before: the rate becomes what it would be if the new values had always applied.
-
-        Arguments:
-            chosen: names, as `chosen` returns them.
-            saved: the hyper-parameters of the manifest.
 
         Raises:
             UsageError: a scheduler cannot restart.

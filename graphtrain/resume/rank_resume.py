@@ -37,9 +37,6 @@ def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement)
     """The checkpoint to resume from, None to begin; and a name for the run, the same on all ranks.
 
     All ranks take the one that rank 0 chooses, if all can read it. An error on rank 0 is raised on all ranks.
-
-    Arguments:
-        resume: as for `Trainer.run`.
     """
     checkpoint: Checkpoint | None = None
 
@@ -85,12 +82,8 @@ def resized(
         CheckpointError: one process has saved it in the middle of a window or a batch.
     """
     states = dict(sorted(checkpoint.rank_states.items())) or {0: checkpoint.sections}
-    first, nodes, rank, before = (
-        checkpoint.sections,
-        compiled.program.nodes,
-        ranks.rank,
-        processes(checkpoint.manifest.ranks),
-    )
+    first, nodes = checkpoint.sections, compiled.program.nodes
+    rank, before = ranks.rank, processes(checkpoint.manifest.ranks)
     former = {node.path: renaming.former(node.path) or node.path for node in nodes}
     saved = {node.path: first["progress"].get(former[node.path], {}) for node in nodes}
     fetching = [node for node in nodes if node.kind.fetches]

@@ -42,7 +42,6 @@ class RankSave:
 
     Attributes:
         key: the prefix of the keys of this save in the store.
-        staged: the copy of the state of this rank.
         required: what must be equal on all ranks, as `StatefulObjects.must_be_equal` names it.
         folder: the folder of checkpoints, as this rank sees it.
         previous: the name of the previous checkpoint, to whose files equal ones become links; empty for none.
@@ -56,13 +55,13 @@ class RankSave:
     previous: str
     _end: float = math.inf
 
-    def hurry(self) -> None:
+    def shorten_timeout(self) -> None:
         """From now on, wait only a few seconds for other ranks, which may be dead."""
         self._end = min(self._end, time.monotonic() + _HURRIED_SECONDS)
 
     # ---- in the threads that write
 
-    def tell(self, outcome: SavedCheckpoint | BaseException) -> None:
+    def publish_outcome(self, outcome: SavedCheckpoint | BaseException) -> None:
         """On rank 0, publish the written checkpoint, or the error."""
         if self.ranks.world_size == 1:
             return
@@ -109,10 +108,7 @@ class RankSave:
         return self.ranks.read(f"{self.key}/{_OUTCOME}/0", timeout_seconds) is not None
 
     def _write_files(self, name: str, facts: Manifest) -> tuple[Collection[str] | None, dict[str, Any]]:
-        """Write the files of this rank to the folder that rank 0 names, after comparing digests with the other ranks.
-
-        Returns the names that are equal on all ranks, None with one process; and a report for the manifest.
-        """
+        """Compare digests with the other ranks, and write the files of this rank to the folder that rank 0 names."""
         state, common = self.staged, None
         if self.ranks.world_size > 1:
             self._publish(_DIGESTS, {"digests": state.digests, "folder": name})

@@ -37,7 +37,7 @@ class _Save(NamedTuple):
     part: RankSave
     writing: Future[SavedCheckpoint]
     policy: SavePolicy
-    is_asked: bool  # True if a node requested it, and a node of the graph can return to it
+    is_requested: bool  # True if a node requested it, and a node of the graph can return to it
 
 
 @final
@@ -54,7 +54,7 @@ class CheckpointWriter:
     Attributes:
         run_name: the prefix of the keys of this run in the store of the ranks, the same on all of them.
         refusal: why the last position was not a save point.
-        way_out: the remedy, if there is one.
+        remedy: the remedy, if there is one.
         saved: the last checkpoint that a node requested and to which the run can return: its weights are finite. None
             if there is none.
         returns: how often the run has returned to a checkpoint.
@@ -67,7 +67,7 @@ class CheckpointWriter:
         self._requests, self._notices = run.requests, run.notices
         self._save: _Save | None = None  # that is being written
         self._attempts = 0
-        self.refusal = self.way_out = ""
+        self.refusal = self.remedy = ""
         self.saved: str | None = None
         self.returns = 0
 
@@ -82,15 +82,14 @@ class CheckpointWriter:
 
     def can_go_back(self) -> bool:
         """True if there is a checkpoint to which the run can return, or one is being written."""
-        return self.saved is not None or (self._save is not None and self._save.is_asked)
+        return self.saved is not None or (self._save is not None and self._save.is_requested)
 
-    def save(self, policy: SavePolicy, values: Mapping[str, float | None], *, is_asked: bool) -> bool:
+    def save(self, policy: SavePolicy, values: Mapping[str, float | None], *, is_requested: bool) -> bool:
         """Save at this position; False if it is not a save point.
 
         Arguments:
-            policy: how to save, and what to do if that fails.
             values: metric by which checkpoints are ranked -> its value; None if there is none yet.
-            is_asked: True if a node requested it; False when the run stops.
+            is_requested: True if a node requested it; False when the run stops.
 
         Raises:
             SaveFailedError: this save or the one before it failed, and the policy is to stop.
@@ -108,14 +107,14 @@ class CheckpointWriter:
         try:
             with self._run.watch.measure("save"):
                 self.wait()
-                self._save = self._begin(self._run_files, policy, values, is_asked)
+                self._save = self._begin(self._run_files, policy, values, is_requested)
                 if policy.mode == "sync":
                     self.wait()
         except UnsaveableError as error:
             if not (error.path.startswith(("slots", "the slot ")) or compiled.state.objects.is_lazy()):
                 raise
             rewrite = "write it again before it is read, so that it is not alive there"
-            self.way_out = f"{error.hint}; or {rewrite}" if error.hint else rewrite
+            self.remedy = f"{error.hint}; or {rewrite}" if error.hint else rewrite
             return self._refuse(error.message)
         self._attempts = 0
         return True
@@ -129,14 +128,14 @@ class CheckpointWriter:
             return "a window of gradients is open"
         return "a batch is in use" if compiled.has_batch(loop.position) else ""
 
-    def settle(self) -> None:
+    def complete_written(self) -> None:
         """Complete the present save, if it has been written."""
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
-        known = self.over() if self._is_alone else self.world.saves_known
+        known = self.saves_over() if self._is_alone else self.world.saves_known
         if known >= self._begun:
             self.wait()
 
-    def over(self) -> int:
+    def saves_over(self) -> int:
         """How many saves are over, written or failed, as far as this rank knows."""
         return self._begun - (self._save is not None and not self._save.writing.done())
 
@@ -153,7 +152,7 @@ class CheckpointWriter:
             self._save, self._staging = None, {}
             raise
         except BaseException as error:
-            self.fails()
+            self.wait_briefly()
             try:
                 self.wait()
             except CheckpointError as problem:
@@ -163,11 +162,7 @@ class CheckpointWriter:
         self.world.synchronise("stop")
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, if there is one.
-
-        Raises:
-            SaveFailedError: it could not be written, and the policy is to stop.
-        """
+        """Wait for the checkpoint that is being written, if there is one; raises its error, as for `save`."""
         if (save := self._save) is None:
             return
         with self._run.watch.measure("save"):
@@ -180,12 +175,12 @@ class CheckpointWriter:
             if save.policy.if_failed == "continue":
                 self._notices(f"{message}, and the run continues")
                 return
-            way_out = "remove the cause, then resume; with checkpoint.if_failed = 'continue' a run trains on"
-            raise SaveFailedError(message, error.hint or way_out) from error
+            remedy = "remove the cause, then resume; with checkpoint.if_failed = 'continue' a run trains on"
+            raise SaveFailedError(message, error.hint or remedy) from error
         written = save.writing.result()
         files, weight = self._run_files, written.manifest.not_finite
         assert files is not None, "it was saved there"
-        if save.is_asked and not weight:
+        if save.is_requested and not weight:
             self.saved = written.name
         if weight and (files.latest is None or not files.latest.manifest.not_finite):
             kept = "checkpoints with finite weights are kept, whatever `keep` is, and a resume uses the newest of them"
@@ -193,10 +188,10 @@ class CheckpointWriter:
         files.latest = written
         self._written()
 
-    def fails(self) -> None:
+    def wait_briefly(self) -> None:
         """Before leaving the other ranks, wait for the present save, but not long: ranks may be dead."""
         if self._save is not None and not self._is_alone:
-            self._save.part.hurry()
+            self._save.part.shorten_timeout()
             self._await_outcome(self._save)
 
     def _await_outcome(self, save: _Save) -> None:
@@ -204,7 +199,9 @@ class CheckpointWriter:
         while not (self._is_alone or save.writing.done() or save.part.has_outcome(_SLICE_SECONDS)):
             pass
 
-    def _begin(self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_asked: bool) -> _Save:
+    def _begin(
+        self, files: RunFiles, policy: SavePolicy, values: Mapping[str, float | None], is_requested: bool
+    ) -> _Save:
         """Copy the state on all ranks, and begin to write the copy."""
         compiled, before = self._run.compiled, self.saved
         try:
@@ -215,11 +212,11 @@ class CheckpointWriter:
             self._notices.once(line if NO_RESUME in line else f"a resume will not be exact: {line}")
         problem: CheckpointError | None = None  # all ranks learn of it as the outcome of the save
         try:
-            facts = files.noted(facts)
+            facts = files.with_lengths(facts)
         except CheckpointError as error:
             problem = error
         if compiled.returning:  # the name of this checkpoint is not known yet
-            facts = replace(facts, way_back="" if is_asked else before, returns=self.returns)
+            facts = replace(facts, way_back="" if is_requested else before, returns=self.returns)
         state, retentions = compiled.state, self._requests.retentions
         snapshot, changed = state.snapshot, state.changed
         previous = files.latest.name if files.latest is not None else ""
@@ -244,9 +241,9 @@ class CheckpointWriter:
                     write_manifest(folder, manifest)
                 written = files.keep(SavedCheckpoint(new.path, manifest), retentions)
             except BaseException as error:
-                part.tell(error)
+                part.publish_outcome(error)
                 raise
-            part.tell(written)
+            part.publish_outcome(written)
             return written
 
         writing: Future[SavedCheckpoint] = Future()
@@ -254,7 +251,7 @@ class CheckpointWriter:
         Thread(target=_complete, args=(writing, write), name="graphtrain-save", daemon=True).start()
         if self._is_alone:  # several ranks learn that it is over when they synchronise
             writing.add_done_callback(lambda _: self._requests.add("written"))
-        return _Save(part, writing, policy, is_asked and bool(compiled.returning))
+        return _Save(part, writing, policy, is_requested and bool(compiled.returning))
 
     def _staged_now(self) -> tuple[StagedState, Manifest]:
         """A copy of the state, in the buffers of the previous copy, and the facts about it."""

@@ -48,15 +48,12 @@ class Session:
 
     Arguments:
         graph: a checked graph.
-        resources: name -> object.
-        ranks: the ranks of the run, possibly only this one.
         seed, device, deterministic, about, not_state: as for `Trainer`.
         saving: True if checkpoints will be written.
-        notices: messages for the user.
 
     Attributes:
         requests: what signals, nodes and other threads request of the loop.
-        world: the ranks, and what they agree on.
+        world: the ranks of the run, possibly only this one.
         resources: the present ones, by name.
         setup: hashes of what `setup` created, by path.
         environment: None if no checkpoint is written or read.
@@ -144,10 +141,8 @@ class Session:
     def join(self) -> None:
         """From now on, let the other ranks know the position of this one."""
         world = self.world
-        world.position, world.path_of = (
-            lambda: self.loop.position,
-            lambda position: self.compiled.program.nodes[position].path,
-        )
+        world.position = lambda: self.loop.position
+        world.path_of = lambda position: self.compiled.program.nodes[position].path
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
         world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
         world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
@@ -165,8 +160,7 @@ class Session:
         """Record what was set up, before the run begins or is resumed. Inspecting data may draw random numbers.
 
         Arguments:
-            checkpoint: the one to resume from; None to begin.
-            holder: the object through which a step function of the user may reach this session: it is not state.
+            holder: the object through which a step function may reach this session, which is not state.
         """
         if checkpoint is not None and self._takes_seed:  # it determines the order of the data
             saved = checkpoint.manifest.environment.get("seed", self.seed)
@@ -183,11 +177,7 @@ class Session:
             self.setup = setup_hashes(snapshot)
 
     def begin(self, random: Mapping[str, Any]) -> None:
-        """Go to the start of the graph.
-
-        Arguments:
-            random: the state of the random generators as the user left them, which is restored.
-        """
+        """Go to the start of the graph, with the state of the random generators as the user left them."""
         restore_random(dict(random))
         rank = self.world.rank
         if self._reseeds:
@@ -205,17 +195,12 @@ class Session:
         exempt: Exemptions = EVERYTHING,
         sections: Collection[str] = tuple(SECTIONS),
     ) -> list[str]:
-        """Enter a state, that of a checkpoint or of the previous graph.
+        """Enter a state, that of a checkpoint or of the previous graph; returns messages about what does not fit.
 
         Arguments:
-            state: section -> name -> state.
             path: that of the next node, or of the node that has `ended` the run.
             clock_of: the path of the node whose body trained last; empty for none.
             exempt: what is not restored although it is saved. Default: nothing.
-            sections: those to restore. Default: all.
-
-        Returns:
-            A message about each saved value that could not be restored.
 
         Raises:
             UsageError: the graph has no such node, or a slot that is read there has no value.
@@ -245,9 +230,6 @@ class Session:
         """Continue with another graph, and with additional or replaced resources; if that raises, nothing changes.
 
         Arguments:
-            graph: the checked graph.
-            rename: former name of a node -> present name.
-            resources: those that are added or replaced.
             moves: True to move the state of nodes to the graph; False if the run has not begun.
         """
         all_resources = {**self.resources, **resources}

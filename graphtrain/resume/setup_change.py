@@ -63,12 +63,9 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
 def setup_changes(
     saved: Mapping[str, str], hashes: Mapping[str, str], snapshot: StateSnapshot, reported: Collection[str]
 ) -> list[str]:
-    """The paths where `setup` has created other objects than for the saved run, and that the resume has not restored.
+    """The paths where `setup` has created something else than for the saved run, which the resume has not restored.
 
-    Arguments:
-        saved: the hashes of the saved run.
-        hashes: those of this process, before the checkpoint was loaded.
-        reported: names of data that are left out, because they are already reported.
+    `hashes` are those of this process before loading; `reported` are names of data that are already reported.
     """
     paths = [path for path, value in hashes.items() if saved.get(path, value) != value]
     now = setup_hashes(snapshot, now=True) if paths else {}

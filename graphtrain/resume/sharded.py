@@ -19,13 +19,9 @@ from graphtrain.storage.weight_files import StoredTensor
 
 
 def assembled(checkpoint: Checkpoint, modules: Iterable[torch.nn.Module], rank: int) -> tuple[Checkpoint, str]:
-    """Replace the pieces in a checkpoint by tensors, sharded like the parameters of these modules, or plain ones.
+    """Replace the pieces in a checkpoint by tensors, which are sharded if these modules are.
 
-    Returns:
-        The checkpoint; and a text that says so if the modules are not sharded now.
-
-    Raises:
-        UsageError: the modules are sharded, and those of the checkpoint are not.
+    The text says if they are not sharded now. If they are, those of the checkpoint must be, too.
     """
     like: Any = next((each for module in modules for each in module.parameters() if is_sharded(each)), None)
     if like is not None and not checkpoint.manifest.sharded:

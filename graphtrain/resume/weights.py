@@ -22,18 +22,11 @@ from graphtrain.storage.weight_files import StoredTensor, stored_weights
 def load_weights(
     session: Session, files: RunFiles | None, named: str | Path, sources: Mapping[str, str], only: Sequence[str]
 ) -> Path:
-    """Load the weights of a checkpoint into the models of a run; returns its path.
-
-    If one of them does not fit, nothing is changed.
+    """Load the weights of a checkpoint into the models; if one of them does not fit, nothing is changed.
 
     Arguments:
-        files: the run directory, whose checkpoints may be named by their bare names. None: there is none.
-        named, only: as for `Trainer.load`.
-        sources: model -> the name of the model in the checkpoint. Default, for models not in it: the same name.
-
-    Raises:
-        UsageError: the checkpoint does not have all the models, or weights do not fit.
-        CheckpointError: the checkpoint is damaged.
+        named, only: as for `Trainer.load`. The checkpoint must have all models that were supplied.
+        sources: model -> the name of the model in the checkpoint, if that is another one.
     """
     objects = session.compiled.state.objects
     path = Path(session.world.lead(lambda: str(checkpoint_folder(named, files.folder if files is not None else None))))
@@ -57,19 +50,14 @@ def load_weights(
         try:
             objects.load(name, state, strict=False)  # strict except for the other names of tied parameters
         except MISFITS as error:  # of a `load_state_dict` of the user's
-            hint = "build the model as in the saved run"
-            raise UsageError(f"`{path}` does not match `{name}`: {error}", hint) from None
+            raise UsageError(f"`{path}` does not match `{name}`: {error}", "build it as in the saved run") from None
     return path
 
 
 def read_fitting(
     module: torch.nn.Module, stored: Mapping[str, StoredTensor], only: Sequence[str], rank: int, heading: str
 ) -> dict[str, torch.Tensor]:
-    """Read the weights that a module takes from files, by name; for its sharded tensors, only the parts of this rank.
-
-    Raises:
-        UsageError: they do not fit, as for `fitting`.
-    """
+    """Read the weights that fit a module, by name, as for `fitting`; of its sharded tensors, the parts of this rank."""
     names = fitting(module, {key: tensor.like for key, tensor in stored.items()}, only, heading)
     if hasattr(type(module), SHARDED):
         from graphtrain.resume.sharded import read_as_sharded  # which few runs need

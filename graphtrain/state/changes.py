@@ -227,8 +227,7 @@ def restore_changes(
     """Apply saved changes to the objects of a snapshot, and reset everything else to it.
 
     Arguments:
-        section: as in `StateChanges`.
-        data: the name of data to which the changes were restricted. Default: they were not.
+        section: as in `StateChanges`; restricted to data of the name `data`, if given.
         reader: decodes the section. Default: a new one.
 
     Raises:

@@ -72,11 +72,11 @@ class StateWriter(Encoder):
             UnsaveableError: it, or something in it, cannot be encoded.
         """
         self._part, size, lost = part or path, self._bytes, len(self.lost)
-        self._shared[self._part] = []
+        self._objects[self._part] = []
         try:
             return Encoded(self._part, self.encode(value, path))
         except UnsaveableError:
-            for each in self._shared[self._part]:
+            for each in self._objects[self._part]:
                 del self._numbers[id(each)]
             self._bytes = size
             del self.lost[lost:]
@@ -85,18 +85,13 @@ class StateWriter(Encoder):
     def begin_transit(self, saved_elsewhere: Mapping[str, Any]) -> None:
         """From now on, encode the values of slots: of any size, with references also to objects encoded before.
 
-        Arguments:
-            saved_elsewhere: path -> tensor or array that is saved in another section, to which no value can refer.
+        `saved_elsewhere` has the tensors and arrays of other sections, path -> value, to which no value can refer.
         """
         self.is_in_transit = self.refuses_graphs = True
         self._saved_elsewhere = saved_elsewhere
 
     def count(self, size: int, path: str) -> None:
-        """Count saved bytes.
-
-        Raises:
-            UnsaveableError: the limit is exceeded.
-        """
+        """Count saved bytes; raises an UnsaveableError beyond the limit."""
         if self._bytes + size > MOST_BYTES and not self.is_in_transit:
             most = f"more than {MOST_BYTES >> 20} MiB would be saved without a `state_dict`"
             raise UnsaveableError(path, f"{most}: {REMEDY}")
@@ -114,9 +109,9 @@ class StateWriter(Encoder):
             is_new = isinstance(part, torch.Tensor) and id(part) not in self._reachable.initial_states
             is_listed = self._reachable.find(part) is not None
             if ".state[" in place and is_new and (is_listed or part._base is not None):
-                self._note_sharing(place, [pair for pair in self._memory.sharing(part) if pair[0] != place])
+                self._report_shared_memory(place, [pair for pair in self._memory.overlapping(part) if pair[0] != place])
 
-    def _note_sharing(self, path: str, near: Sequence[tuple[str, Any]]) -> None:
+    def _report_shared_memory(self, path: str, near: Sequence[tuple[str, Any]]) -> None:
         for other, _ in near[:1]:
             problem = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
             self.lost.append(f"{shown_path(path)} {problem}")
@@ -183,14 +178,14 @@ class StateWriter(Encoder):
         if is_tensor:  # its graph cannot be saved; code that keeps a graph computes it again
             self.note_graph(value, path)
         memory = self._memory_in_transit if self.is_in_transit else self._memory
-        near = [(other, owner) for other, owner in memory.sharing(value) if owner is not value]
+        near = [(other, owner) for other, owner in memory.overlapping(value) if owner is not value]
         for other, owner in near if not (is_tensor and value.is_leaf and value.requires_grad) else ():
             if other not in self._saved_elsewhere and (view := view_of(value, owner)) is not None:
                 reference = self.encode(owner, path, depth + 1)
                 self.add(value)
                 return tagged("view", is_tensor, reference, *view)
         self.count(value.numel() * value.element_size() if is_tensor else value.nbytes, path)
-        self._note_sharing(path, near)
+        self._report_shared_memory(path, near)
         memory.add(path, value)
         return None
 
@@ -230,11 +225,7 @@ class StateWriter(Encoder):
 
 @final
 class StateReader(Decoder):
-    """Decodes what a `StateWriter` has encoded: finds the objects that it refers to, and creates new ones.
-
-    Arguments:
-        section: the encoded values, in nested mappings.
-    """
+    """Decodes the values in a section that a `StateWriter` has encoded: finds referenced objects, creates new ones."""
 
     def __init__(self, snapshot: StateSnapshot, section: Any) -> None:
         super().__init__()
@@ -253,16 +244,16 @@ class StateReader(Decoder):
             raise CheckpointError(f"no value can be created from {str(encoded)[:100]}")
         part = encoded.part
         if part not in self._values:
-            before, self._part, self._shared[part] = self._part, part, []
+            before, self._part, self._objects[part] = self._part, part, []
             self._values[part] = self.decode(encoded.data)
             self._part = before
         return self._values[part]
 
-    def shared(self, part: str, number: int) -> Any:
+    def numbered(self, part: str, number: int) -> Any:
         """The object with a number in a part, which is decoded first if needed."""
-        if part not in self._shared and part in self._encoded:
+        if part not in self._objects and part in self._encoded:
             self.unpack(self._encoded[part])
-        return super().shared(part, number)
+        return super().numbered(part, number)
 
     @functools.cached_property
     def _places(self) -> dict[str, Any]:
@@ -343,11 +334,7 @@ def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """A value that can be changed in place, and those nested in it: the path and value of each.
-
-    Arguments:
-        around: the identities of the containers that it is in: one that contains itself is walked once.
-    """
+    """The path and value of a value that can be changed in place, and of those in it; `around` are its containers."""
     category = category_of(type(value))
     if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value

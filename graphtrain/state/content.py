@@ -42,8 +42,7 @@ class ContentHash:
     reached, a tensor is hashed by 1,024 of its elements, and a container by its length.
 
     Arguments:
-        place_of: returns the path of an object that is compared separately, which is hashed instead of the object; None
-            for any other. Default: none is.
+        place_of: returns the path of an object that is compared separately, which is hashed instead; None for others.
         most_bytes: the limit for all tensors and arrays together. Default: 1 GiB.
         pauses: True to let other threads run at intervals. Default: False.
 

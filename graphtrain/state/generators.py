@@ -33,10 +33,7 @@ class AnyGenerator(NamedTuple):
 
 
 def generator_of(value: Any) -> AnyGenerator:
-    """The interface of a random generator.
-
-    Raises:
-        TypeError: it is no generator, or has no state, such as `random.SystemRandom`.
+    """The interface of a random generator; a TypeError for one without a state, such as `random.SystemRandom`.
 
     >>> numbers = numpy.random.default_rng(3); generator = generator_of(numbers); state = generator.get_state()
     >>> first = numbers.random(); generator.set_state(state); numbers.random() == first
@@ -182,10 +179,9 @@ def restore_random(captured: Mapping[str, Any]) -> None:
 
 
 def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """A captured state for the devices in use now, and how their number differs, in words.
+    """A captured state for the devices in use now, and how their number differs, in words, or empty.
 
     A run may be resumed on the CPU, on another type of device, or on more devices, whose generators stay as they are.
-    The text is empty if there are as many as before.
 
     >>> fitted_random(capture_random())[1]
     ''
@@ -203,8 +199,7 @@ class PreservedRandom:
     """A reusable context that restores random generators at its end, whatever was drawn within it.
 
     Arguments:
-        generators: those to restore. Default: the global ones of the CPU (14 us each time, without synchronising a
-            device). `named_generators` includes those of devices.
+        generators: Default: the global ones of the CPU (14 us each time). `named_generators` has those of devices.
 
     >>> seed_all(0); expected = torch.rand(1); seed_all(0)
     >>> with PreservedRandom():

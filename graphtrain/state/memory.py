@@ -39,7 +39,7 @@ class MemoryIndex:
         starts, ends, named = zip(*self._regions[near], (start, end, [(name, value)]), strict=True)
         self._regions[near] = [(min(starts), max(ends), [*itertools.chain(*named)])]
 
-    def sharing(self, value: Any) -> Named:
+    def overlapping(self, value: Any) -> Named:
         """Those whose memory range overlaps that of a tensor or an array."""
         start, end = span_of(value)
         near = [pair for _, _, named in self._regions[self._near(start, end)] for pair in named]
@@ -90,11 +90,7 @@ def view_of(value: Any, owner: Any) -> list[Any] | None:
 
 
 def viewed(owner: Any, dtype: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-    """The view of a tensor or an array that `view_of` describes.
-
-    Raises:
-        ValueError, TypeError, RuntimeError: it is not within its memory, or would be a view of Python objects.
-    """
+    """The view of a tensor or an array that `view_of` describes; an error if it is not within its memory."""
     if isinstance(owner, torch.Tensor):
         memory = torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
     else:

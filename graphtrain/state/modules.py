@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -24,9 +24,7 @@ class ModuleStructure:
     """The parameters and buffers of a module at set-up, with which each save compares the present ones."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._set_up = {
-            name: (container[key], _metadata_of(container[key])) for name, container, key in _tensors(module)
-        }
+        self._set_up = {name: (tensor, _metadata_of(tensor)) for name, tensor in _tensors(module)}
         self._graphs = {tensor.grad_fn for tensor, _ in self._set_up.values() if tensor is not None}
 
     def is_changed(self, name: str, tensor: torch.Tensor | None) -> bool:
@@ -35,11 +33,7 @@ class ModuleStructure:
 
     def lost(self, path: str, module: torch.nn.Module) -> list[str]:
         """A notice about parameters that have changed, which a resume could not load, and one about a graph."""
-        now, lines, changed = (
-            {name: container[key] for name, container, key in _tensors(module)},
-            list[str](),
-            list[str](),
-        )
+        now, lines, changed = dict(_tensors(module)), list[str](), list[str]()
         for name in {**self._set_up, **now}:
             tensor, (before, metadata) = now.get(name), self._set_up.get(name, (None, None))
             is_parameter = isinstance(tensor if before is None else before, torch.nn.Parameter)
@@ -51,14 +45,12 @@ class ModuleStructure:
         return lines + [CHANGED.format(f"{path}: parameters or buffers", quoted(changed))] * bool(changed)
 
 
-def _tensors(
-    module: torch.nn.Module, *kinds: str
-) -> Iterator[tuple[str, MutableMapping[str, torch.Tensor | None], str]]:
-    """Every parameter and buffer, including None: its name, the dictionary that holds it, and its key there."""
-    for prefix, owner in plainly_named(module.named_modules()):
-        for container in (getattr(owner, kind) for kind in kinds or ("_parameters", "_buffers")):
-            for key in container.keys():  # noqa: SIM118 - that of a scripted module is no mapping
-                yield (f"{prefix}.{key}" if prefix else key), container, key
+def _tensors(module: torch.nn.Module, *kinds: str) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """The name and value of every parameter and buffer, which may be None."""
+    for prefix, inner in plainly_named(module.named_modules()):
+        for kind in kinds or ("_parameters", "_buffers"):
+            for key, tensor in getattr(inner, kind).items():
+                yield (f"{prefix}.{key}" if prefix else key), tensor
 
 
 def _metadata_of(tensor: torch.Tensor | None) -> _TensorMetadata | None:
@@ -69,8 +61,7 @@ def _metadata_of(tensor: torch.Tensor | None) -> _TensorMetadata | None:
 
 def is_lazy(module: torch.nn.Module) -> bool:
     """True for a module with parameters or buffers whose shape only the first batch decides."""
-    tensors = (container[key] for _, container, key in _tensors(module))
-    return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for tensor in tensors)
+    return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for _, tensor in _tensors(module))
 
 
 def _finish_lazy(module: torch.nn.Module) -> None:
@@ -93,9 +84,9 @@ def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[
         "requires_grad": {name: parameter.requires_grad for name, parameter in parameters.items()},
         # None among them: a buffer may be filled, or emptied, during training.
         "buffers": {
-            name: container[key]
-            for name, container, key in _tensors(module, "_buffers")
-            if name not in saved or structure.is_changed(name, container[key])
+            name: tensor
+            for name, tensor in _tensors(module, "_buffers")
+            if name not in saved or structure.is_changed(name, tensor)
         },
         # A `state_dict` of the user may leave out parameters that it considers frozen, or round them.
         "parameters": {
@@ -108,17 +99,15 @@ def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[
 
 def fit_buffers(module: torch.nn.Module, saved: Mapping[str, torch.Tensor | None]) -> None:
     """Give buffers that training filled, emptied or reshaped their saved shape, so that weights can be loaded."""
-    for name, container, key in [*_tensors(module, "_buffers")]:
-        if name in saved and _metadata_of(container[key]) != _metadata_of(saved[name]):
-            container[key] = saved[name]
+    for prefix, inner in plainly_named(module.named_modules()):
+        for key, tensor in [*inner._buffers.items()]:
+            name = f"{prefix}.{key}" if prefix else key
+            if name in saved and _metadata_of(tensor) != _metadata_of(saved[name]):
+                inner._buffers[key] = saved[name]
 
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Restore what `capture_module` returned, after weights are loaded.
-
-    Raises:
-        CheckpointError: the module no longer has such a buffer or parameter.
-    """
+    """Restore what `capture_module` returned, after weights are loaded; a CheckpointError if it does not fit."""
     _finish_lazy(module)
     for name, inner in plainly_named(module.named_modules()):
         inner.training = state["training"].get(name, inner.training)
@@ -126,7 +115,7 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
     fit_buffers(module, state["buffers"])
-    buffers: dict[str, Any] = {name: container[key] for name, container, key in _tensors(module, "_buffers")}
+    buffers: dict[str, Any] = dict(_tensors(module, "_buffers"))
     with torch.no_grad():
         for name, saved in state["buffers"].items():
             if name not in buffers:

@@ -24,13 +24,11 @@ class SavedObjects:
 
     Arguments:
         stateful: path -> object.
-        former: those of the run so far; for objects that are still there, their structure at set-up is taken from it.
-            Default: the present structure is recorded for all.
+        former: those of the run so far, from which the structure at set-up is taken. Default: it is the present one.
 
     Attributes:
         modules, optimizers: the modules and optimizers among them, by path.
-        structures: the parameters and buffers of each module at set-up; `groups` has the parameter groups of each
-            optimizer.
+        structures, groups: the parameters and buffers of modules, and the parameter groups of optimizers, at set-up.
     """
 
     def __init__(self, stateful: Mapping[str, Any], former: SavedObjects | None = None) -> None:

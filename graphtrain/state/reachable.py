@@ -169,8 +169,7 @@ class Reachable:
         roots: name -> object.
         data: the names of roots that are data. Default: none.
         saved_elsewhere: the names of roots that something else saves as a whole. Default: none.
-        of_data: the identities of objects that belong to data: their attributes are followed even if they have a
-            `state_dict`. Default: none.
+        of_data: the identities of objects that belong to data, whose `state_dict` is not used. Default: none.
         with_code: False to leave out classes, and the globals of functions. Default: True.
 
     Attributes:

@@ -72,11 +72,7 @@ class StateSnapshot:
         return {**{path: value for path, value in listed if not self.is_excluded(path)}, **self.replaced}
 
     def entries(self, data: str | None = None) -> Iterator[Entry]:
-        """The objects that were reachable, except those left out or replaced.
-
-        Arguments:
-            data: the name of data, to restrict this to what is reachable from it. Default: everything.
-        """
+        """The objects that were reachable, except those left out or replaced; with the name of data, those of it."""
         listed = self._listed if data is None else self.of_data[data]
         excludes = self.left_out or self.replaced
         yield from (entry for entry in listed if not self.is_excluded(entry.path)) if excludes else listed
@@ -116,14 +112,12 @@ _OTHER = (
 def data_contents(
     snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Hash the tensors, arrays and large containers of data that a checkpoint does not save.
+    """Hash the tensors, arrays and large containers of data, except those at paths that are saved.
+
+    Returns, by name of data, its `hash`; and `is_whole`, False if only a sample was hashed.
 
     Arguments:
-        saved: the paths of objects that are saved.
         pauses: True to let other threads run at intervals. Default: False.
-
-    Returns:
-        Name of data -> its `hash`; and `is_whole`, False if only a sample was hashed.
     """
     by_id, contents = snapshot.reachable.by_id, {}
     for name in snapshot.of_data:
@@ -140,20 +134,16 @@ def data_contents(
 
 
 def compared_data(
-    before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], but: Collection[str]
+    before: Mapping[str, Any], snapshot: StateSnapshot | None, saved: Collection[str], reported: Collection[str]
 ) -> tuple[list[str], str]:
-    """Compare data with its contents when a checkpoint was written.
+    """A notice for each data that differs from its contents `before`; and which was too large to compare, in words.
 
     Arguments:
-        before: the contents then, as from `data_contents`; empty if they are not known.
-        saved: the paths of objects that the checkpoint has saved.
-        but: the names of data that is already reported.
-
-    Returns:
-        A notice for each data that differs; and which data was too large to be compared whole, in words.
+        before: as from `data_contents`, when a checkpoint was written; empty if it is not known.
+        reported: the names of data that is already reported.
     """
     now = data_contents(snapshot, saved) if before and snapshot is not None else {}
     known = [name for name in now if name in before]
-    lines = [f"{name} {_OTHER}" for name in known if name not in but and before[name]["hash"] != now[name]["hash"]]
+    lines = [f"{name} {_OTHER}" for name in known if name not in reported and before[name]["hash"] != now[name]["hash"]]
     large = [name for name in known if not now[name]["is_whole"]]
     return lines, f"{', '.join(large)} compared only in part" if large else ""

@@ -25,7 +25,6 @@ class Checkpoint:
     """A checkpoint that was read and verified.
 
     Attributes:
-        path: its folder.
         manifest: its metadata: position, digest, graph, versions, ...
         sections: section -> name -> state. A tensor that is sharded over ranks is a `Piece`, without values.
         rank: the rank whose state this is.

@@ -62,7 +62,6 @@ class Encoded:
 
     Attributes:
         part: its name, for references to objects in it.
-        data: the encoded value.
     """
 
     part: str
@@ -71,13 +70,7 @@ class Encoded:
 
 @dataclass
 class Tensors:
-    """The tensors of one file.
-
-    Attributes:
-        file: the name of the file, without its suffix.
-        named: name -> tensor.
-        pieces: name -> how the tensor is divided, for local parts of tensors that are sharded over ranks.
-    """
+    """The tensors of one file by name; `pieces` says how those are divided that are parts of sharded tensors."""
 
     file: str
     named: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -110,8 +103,8 @@ def pack(value: Any, path: str, tensors: Tensors) -> bytes:
 
     >>> unpack(pack({"a": (1, {2.5}, 2**70)}, "example", Tensors("example")))
     {'a': (1, {2.5}, 1180591620717411303424)}
-    >>> shared = []
-    >>> first, second = unpack(pack([shared, shared], "example", Tensors("example")))
+    >>> items = []
+    >>> first, second = unpack(pack([items, items], "example", Tensors("example")))
     >>> first is second
     True
     """
@@ -162,14 +155,14 @@ class Encoder:
 
     def __init__(self) -> None:
         self._part = ""
-        self._shared: dict[str, list[Any]] = {"": []}  # part -> objects, by number
+        self._objects: dict[str, list[Any]] = {"": []}  # part -> objects, by number
         self._numbers: dict[int, tuple[str, int]] = {}  # identity -> part, and number there
 
     def add(self, value: Any) -> None:
         """Number an object, in the order in which the decoder creates objects: before its contents."""
-        shared = self._shared[self._part]
-        self._numbers[id(value)] = self._part, len(shared)
-        shared.append(value)
+        objects = self._objects[self._part]
+        self._numbers[id(value)] = self._part, len(objects)
+        objects.append(value)
 
     def describe(self, value: Any, path: str, depth: int) -> Any:
         """The encoding of a value that is more than plain data, by subclasses; None for plain data."""
@@ -180,7 +173,6 @@ class Encoder:
 
         Arguments:
             path: where the value is, for messages and for the names of tensors: the same in every process.
-            depth: how deep it is nested.
 
         Raises:
             UnsaveableError: something in it cannot be encoded.
@@ -226,7 +218,7 @@ class Encoder:
             parts = self._each(encoding.parts(value), path, depth) if encoding.parts is not None else []
         except ValueError as error:
             raise UnsaveableError(path, str(error)) from None
-        if encoding.is_shared:
+        if encoding.is_mutable:
             self.add(value)
         if encoding.fill is not None:
             parts.insert(0, (self._pairs if isinstance(value, dict) else self._each)(value, path, depth))
@@ -300,7 +292,7 @@ class Decoder:
 
     def __init__(self, file: str = "") -> None:
         self._file, self._part = file, ""
-        self._shared: dict[str, list[Any]] = {"": []}
+        self._objects: dict[str, list[Any]] = {"": []}
 
     def decode(self, data: Any) -> Any:
         """Decode a value."""
@@ -320,7 +312,7 @@ class Decoder:
             return entries
         name, *parts = data[""]
         if name == "same":
-            return self.shared(*parts)
+            return self.numbered(*parts)
         if name == "part":
             return Encoded(*parts)
         if name == "piece":
@@ -333,7 +325,7 @@ class Decoder:
             return self.resolve(name, parts)
         content = parts.pop(0) if encoding.fill is not None else ()
         value = encoding.make(*map(self.decode, parts))
-        if encoding.is_shared:
+        if encoding.is_mutable:
             self.add(value)
         if encoding.fill is not None:
             encoding.fill(value, map(self.decode, content))
@@ -343,13 +335,13 @@ class Decoder:
         """The value of an encoding that only subclasses know."""
         raise ValueError(f"unknown type {name}")
 
-    def shared(self, part: str, number: int) -> Any:
+    def numbered(self, part: str, number: int) -> Any:
         """The object with a number in a part."""
-        return self._shared[part][number]
+        return self._objects[part][number]
 
     def add(self, value: Any) -> Any:
         """Number an object; returns it."""
-        self._shared[self._part].append(value)
+        self._objects[self._part].append(value)
         return value
 
 

@@ -42,14 +42,10 @@ class Predictions:
             raise UsageError(f"predictions_file: there is no folder `{self.path.parent}`", "create it first")
 
     def open(self, samples: int, size: int) -> None:
-        """Open for more predictions, after those that a checkpoint counts; later ones are removed.
-
-        Arguments:
-            samples: the number of samples to keep; 0 for a new run.
-            size: their size in bytes, as lines.
+        """Keep the predictions of the first samples, none in a new run, which take `size` bytes as lines.
 
         Raises:
-            UsageError: the path exists and does not belong to this run, or the file of lines is shorter than `size`.
+            UsageError: the path exists and does not belong to this run, or the file of lines is shorter than that.
         """
         with readable_failure(self.path):
             if self.path.exists() and not samples:
@@ -65,12 +61,7 @@ class Predictions:
                     file.unlink()
 
     def append(self, first: int, content: bytes) -> None:
-        """Append the predictions of a batch.
-
-        Arguments:
-            first: the number of samples before this batch.
-            content: lines, or the content of a file of tensors.
-        """
+        """Append the predictions of a batch, lines or a file of tensors, after those of the first samples."""
         with readable_failure(self.path):
             if not self.are_lines:
                 replace_file(self._part / f"{first:012d}{TENSOR_SUFFIX}", content)

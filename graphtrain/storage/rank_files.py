@@ -148,9 +148,7 @@ def write_file(
     """Write and flush a new file; returns its size and checksum.
 
     Arguments:
-        previous: a folder with a file of that name, to which the new one becomes a hard link if they are the same.
-            Default: none.
-        known: the size and checksum of the file in that folder. Default: unknown, so that no link is made.
+        previous: a folder, to whose file of that name it becomes a hard link if its size and checksum are `known`.
     """
     # Unbuffered: the lock of a buffer would stay locked in a process that is forked meanwhile.
     with path.open("xb", buffering=0) as file:

@@ -73,11 +73,11 @@ def is_replaced(newest: SavedCheckpoint, facts: Manifest) -> bool:
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:
-    """The checkpoints that lead to the newest one, without those abandoned when the run resumed from an earlier one.
+    """The checkpoints that lead to one, the newest first, without those abandoned when a run resumed from another.
 
     Arguments:
-        checkpoints: those of one run, the newest first.
-        newest: the number of the checkpoint to begin with. Default: the newest.
+        checkpoints: those of a run, the newest first.
+        newest: the number of the one to begin with. Default: that of the newest.
     """
     lineage = []
     for checkpoint in checkpoints:
@@ -88,11 +88,7 @@ def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf)
 
 
 def rankings_of(lineage: Sequence[SavedCheckpoint]) -> dict[str, Ranking]:
-    """The ranking of each node that ranked checkpoints when the newest was saved, by its path.
-
-    Arguments:
-        lineage: the checkpoints, the newest first, as from `lineage_of`.
-    """
+    """The ranking of each node that ranked checkpoints when the newest was saved, by its path, from `lineage_of`."""
     rankings = {}
     for node, (metric, mode) in (lineage[0].manifest.ranked_by if lineage else {}).items():
         values = {each.name: each.manifest.ranked.get(metric) for each in reversed(lineage)}
@@ -112,8 +108,6 @@ def expired(
 
     Arguments:
         checkpoints: the newest first.
-        retentions: path of a node that saves -> its rule.
-        rankings: as from `rankings_of`.
     """
     lineage, rules = lineage_of(checkpoints), [*retentions.values()] or [Retention()]
     finite = [each for each in lineage if not each.manifest.not_finite] or lineage

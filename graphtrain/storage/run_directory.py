@@ -42,11 +42,7 @@ def read_starts(path: Path) -> list[dict[str, Any]]:
 
 
 def read_status(path: str | Path) -> dict[str, Any]:
-    """The status of a run, as its process last wrote it.
-
-    Raises:
-        UsageError: there is none, or it is damaged.
-    """
+    """The status of a run, as its process last wrote it; raises a UsageError if there is none, or it is damaged."""
     try:
         return {**json.loads((Path(path) / STATUS_FILE).read_bytes())}
     except (FileNotFoundError, NotADirectoryError):
@@ -65,11 +61,7 @@ def last_status(path: Path) -> dict[str, Any]:
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
-    """Atomically replace the status file, which other processes read.
-
-    Raises:
-        CheckpointError: the file cannot be written.
-    """
+    """Atomically replace the status file, which other processes read; raises a CheckpointError if that fails."""
     plain = json_value({**status, **process_facts("written_at_unix_seconds")})
     lines = [f"  {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in plain.items()]
     with readable_failure(folder / STATUS_FILE):  # with `indent`, it takes five times as long

@@ -42,7 +42,6 @@ class RunFiles:
     its errors are raised on all.
 
     Arguments:
-        run_dir: the directory, which is created.
         notify: receives messages for the user, one line each.
         lead: calls a function on rank 0, and returns its result, plain data, on all ranks.
         writes: True on rank 0.
@@ -108,12 +107,10 @@ class RunFiles:
         """The checkpoint to resume from; None to start from the beginning. Called on rank 0 only.
 
         Arguments:
-            resume: as for `Trainer.run`.
             read: reads a checkpoint from its folder, with its manifest if that was read already.
 
         Raises:
-            UsageError: the directory holds a run, and `resume` is "never" or names a checkpoint of another run; or
-                there is no such checkpoint.
+            UsageError: the directory holds a run, and `resume` is "never" or names a checkpoint of another run.
             CheckpointError: the named checkpoint is damaged.
         """
         remove_leftovers(self.folder)
@@ -188,7 +185,7 @@ class RunFiles:
         self._manifests = manifests
         return [SavedCheckpoint(*each) for each in manifests.items()]
 
-    def started(self, start: Mapping[str, Any]) -> None:
+    def append_start(self, start: Mapping[str, Any]) -> None:
         """Append a line to the list of starts: how and by which process the run was begun or resumed."""
         if not self.writes:
             return
@@ -205,7 +202,7 @@ class RunFiles:
 
     # ---- running
 
-    def noted(self, facts: Manifest) -> Manifest:
+    def with_lengths(self, facts: Manifest) -> Manifest:
         """Add the lengths of these files, and the run, to the manifest of a checkpoint.
 
         Raises:
@@ -221,7 +218,6 @@ class RunFiles:
 
         Arguments:
             facts: the manifest without digest and checksums.
-            retentions: path of a node that saves -> its rule.
             values: metric by which checkpoints are ranked -> its value; None if there is none yet.
         """
         for file in (self.metrics, self.nodes):

@@ -38,10 +38,7 @@ def placement_of(tensor: torch.Tensor) -> list[object] | None:
 
 
 def placed(values: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
-    """A tensor with these values and the placement that `placement_of` returned.
-
-    Arguments:
-        values: as `without_repeats` returned them.
+    """A tensor with these values, which are without repeats, and the placement that `placement_of` returned.
 
     >>> repeated = torch.arange(3).expand(4, 3)
     >>> placed(without_repeats(repeated), *placement_of(repeated)).stride()

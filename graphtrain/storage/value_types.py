@@ -37,14 +37,14 @@ class ValueType(NamedTuple):
         parts: returns the arguments of `make`; raises a ValueError for a value that cannot be encoded. None: no
             arguments.
         make: creates a value.
-        is_shared: True for mutable objects: two references to one object stay one object. Default: False.
+        is_mutable: True for mutable objects: two references to one object stay one object. Default: False.
         fill: adds the items to a container, which may refer to the container. None: `make` takes everything.
     """
 
     name: str
     parts: Callable[[Any], Sequence[Any]] | None
     make: Callable[..., Any]
-    is_shared: bool = False
+    is_mutable: bool = False
     fill: Callable[[Any, Iterable[Any]], object] | None = None
 
 
@@ -136,7 +136,7 @@ STANDARD: Mapping[type, ValueType] = {
     numpy.dtype: ValueType("numpy.dtype", lambda value: [_described(value)], _dtype),
 }
 _SCALAR = ValueType("scalar", _array_parts, lambda *parts: _array(*parts)[()])
-_ARRAY = ValueType("array", _array_parts, _array, is_shared=True)
+_ARRAY = ValueType("array", _array_parts, _array, is_mutable=True)
 _BY_TYPE: Mapping[type, ValueType] = {
     **STANDARD,
     int: ValueType("int", lambda value: [hex(value)], lambda text: int(text, 16)),  # which msgpack does not have
@@ -146,7 +146,7 @@ _BY_TYPE: Mapping[type, ValueType] = {
     numpy.ndarray: _ARRAY,
     numpy.memmap: _ARRAY,
     **{
-        kind: ValueType(f"{package}.{kind.__name__}", parts, functools.partial(_in_state, kind, put), is_shared=True)
+        kind: ValueType(f"{package}.{kind.__name__}", parts, functools.partial(_in_state, kind, put), is_mutable=True)
         for kind, package, parts, put in (
             (torch.Generator, "torch", lambda each: [each.device.type, each.get_state()], "set_state"),
             (numpy.random.RandomState, "numpy", lambda each: [each.get_state(legacy=False)], "set_state"),
@@ -157,11 +157,11 @@ _BY_TYPE: Mapping[type, ValueType] = {
         "numpy.Generator",
         lambda value: [_numpy_generator(value.bit_generator.state).bit_generator.state],  # only one that can be made
         _numpy_generator,
-        is_shared=True,
+        is_mutable=True,
     ),
-    bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_shared=True),
+    bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_mutable=True),
     **{
-        kind: ValueType(kind.__name__, parts, make, is_shared=True, fill=fill)
+        kind: ValueType(kind.__name__, parts, make, is_mutable=True, fill=fill)
         for kind, parts, make, fill in (
             (list, None, list, list.extend),
             (set, None, set, set.update),
@@ -176,8 +176,8 @@ _BY_TYPE: Mapping[type, ValueType] = {
 BY_NAME: Mapping[str, ValueType] = {
     **{each.name: each for each in (*_BY_TYPE.values(), _SCALAR)},
     "type": ValueType("type", None, FACTORIES.__getitem__),
-    "tensor": ValueType("tensor", None, _tensor, is_shared=True),
-    "sparse": ValueType("sparse", None, _sparse, is_shared=True),
+    "tensor": ValueType("tensor", None, _tensor, is_mutable=True),
+    "sparse": ValueType("sparse", None, _sparse, is_mutable=True),
 }
 
 

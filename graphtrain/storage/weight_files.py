@@ -36,10 +36,7 @@ class StoredTensor(NamedTuple):
 
 
 def stored_weights(path: Path, manifest: Manifest) -> tuple[Sections, Callable[[Any], StoredTensor | None]]:
-    """Read the state of a checkpoint that any number of ranks has written.
-
-    Returns:
-        The sections; and a function that returns the whole tensor for a value in them, or None if that is no tensor.
+    """The state of a checkpoint of any number of ranks; and a function that returns the whole tensor of a value in it.
 
     Raises:
         CheckpointError: a file is missing, truncated or altered, or does not hold the state.

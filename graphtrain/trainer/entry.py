@@ -34,7 +34,9 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
             # Written once, and again when it differs: it may be long.
             known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
             name = None if checkpoint is None else checkpoint.path.name if is_ours else str(checkpoint.path)
-            files.started({**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})})
+            files.append_start(
+                {**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})}
+            )
             run.writer.check()
         run.announce("resumed" if is_ours else "started")
         run.write_status()
@@ -135,7 +137,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     must_save = not is_newest or ((restored.decided or begins_lineage) and not is_over)
     # Saved before anything else, so that from now on a resume chooses this state, and the run can go back to it.
     if files is not None and must_save:
-        run.save(SavePolicy("sync"), is_asked=begins_lineage)
+        run.save(SavePolicy("sync"), is_requested=begins_lineage)
     return is_over
 
 

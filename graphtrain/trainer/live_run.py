@@ -183,20 +183,20 @@ class LiveRun:
     # ---- saving
 
     def save(
-        self, policy: SavePolicy, values: Mapping[str, float | None] | None = None, *, is_asked: bool = False
+        self, policy: SavePolicy, values: Mapping[str, float | None] | None = None, *, is_requested: bool = False
     ) -> bool:
         """Save at this position, as `CheckpointWriter.save`, if there is a run directory. The end must be saved."""
         if self.files is None:
-            if is_asked:
+            if is_requested:
                 self.notices.once("there is no run directory, so no checkpoint is written")
             if self.is_replay:  # the run that it replays has saved
-                self.writer.saved = "" if is_asked else self.writer.saved
+                self.writer.saved = "" if is_requested else self.writer.saved
             return True
-        if not self.writer.save(policy, values or {}, is_asked=is_asked):
+        if not self.writer.save(policy, values or {}, is_requested=is_requested):
             if self.session.loop.ended:
                 raise SaveFailedError(
                     f"the end of the run is not a save point ({self.writer.refusal})",
-                    self.writer.way_out or "overwrite what cannot be saved before it is read",
+                    self.writer.remedy or "overwrite what cannot be saved before it is read",
                 )
             return False
         if self._loggers is not None:

@@ -31,7 +31,7 @@ def drive(run: LiveRun, transitions: Callable[[], list[Transition]]) -> Outcome:
         raise
     except BaseException as error:
         if not isinstance(error, KeyboardInterrupt):
-            run.writer.fails()
+            run.writer.wait_briefly()
         run.session.world.fail(error)
         run.trigger("fail")  # also at an interrupt: a node that is half done cannot be resumed
         run.requests.clear()
@@ -50,7 +50,7 @@ def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
         go_back(run, requests.take_return())
         answer = "compiled"
     if requests.take("written"):
-        run.writer.settle()
+        run.writer.complete_written()
     if "ended" in requests:
         end(run)
         requests.clear()
@@ -62,7 +62,7 @@ def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
         except UnknownMetricError:  # on all ranks, which have the same rows
             run.save(SavePolicy("sync"))  # with another name the run continues from here
             raise
-    if "save" in requests and run.save(requests.policy, requests.values, is_asked=True):
+    if "save" in requests and run.save(requests.policy, requests.values, is_requested=True):
         requests.discard("save")
         requests.values = {}
     if "stop" in requests:

@@ -208,19 +208,19 @@ def shrink(trainer: Any, module: Any, *_: Any) -> None:
 # How each callback that Lightning has is made, and what a run with it says; empty if it trains as Lightning does.
 CALLBACKS: dict[str, tuple[Callable[[], Any], str]] = {
     "BackboneFinetuning": (lambda: callbacks.BackboneFinetuning(1, lambda epoch: 1.5), ""),
-    "BatchSizeFinder": (lambda: callbacks.BatchSizeFinder(), "`trainer.fit_loop` is not here"),
+    "BatchSizeFinder": (lambda: callbacks.BatchSizeFinder(), "`trainer.fit_loop` is not available here"),
     "DeviceStatsMonitor": (lambda: callbacks.DeviceStatsMonitor(), ""),
     "EMAWeightAveraging": (lambda: callbacks.EMAWeightAveraging(decay=0.9, update_starting_at_step=4), ""),
     "EarlyStopping": (lambda: callbacks.EarlyStopping("val_loss", patience=1), ""),
-    "GradientAccumulationScheduler": (lambda: callbacks.GradientAccumulationScheduler({1: 2}), "is not the same here"),
+    "GradientAccumulationScheduler": (lambda: callbacks.GradientAccumulationScheduler({1: 2}), "is not supported"),
     "LambdaCallback": (lambda: callbacks.LambdaCallback(on_train_batch_end=shrink), ""),
-    "LearningRateFinder": (lambda: callbacks.LearningRateFinder(), "`trainer.save_checkpoint` is not here"),
+    "LearningRateFinder": (lambda: callbacks.LearningRateFinder(), "`trainer.save_checkpoint` is not available here"),
     "LearningRateMonitor": (lambda: callbacks.LearningRateMonitor(), ""),
-    "ModelPruning": (lambda: callbacks.ModelPruning("l1_unstructured"), "is not the same here"),
-    "SpikeDetection": (lambda: callbacks.SpikeDetection(), "is not the same here"),
-    "ThroughputMonitor": (lambda: callbacks.ThroughputMonitor(len), "`trainer.fit_loop` is not here"),
-    "Timer": (lambda: callbacks.Timer("00:01:00:00"), "is not the same here"),
-    "StochasticWeightAveraging": (lambda: callbacks.StochasticWeightAveraging(0.05), "is not the same here"),
+    "ModelPruning": (lambda: callbacks.ModelPruning("l1_unstructured"), "is not supported"),
+    "SpikeDetection": (lambda: callbacks.SpikeDetection(), "is not supported"),
+    "ThroughputMonitor": (lambda: callbacks.ThroughputMonitor(len), "`trainer.fit_loop` is not available here"),
+    "Timer": (lambda: callbacks.Timer("00:01:00:00"), "is not supported"),
+    "StochasticWeightAveraging": (lambda: callbacks.StochasticWeightAveraging(0.05), "is not supported"),
     "WeightAveraging": (lambda: callbacks.WeightAveraging(), ""),
 }
 # Those that save or show, and that which the next test is about.

@@ -37,10 +37,10 @@ from typing import Any
 
 import click
 
-from docs.site_links import with_generated
 from graphtrain import Graph
 from graphtrain.command.cli import app, main
 from graphtrain.kind import DECLARED
+from tools.site.links import with_generated
 
 _FENCE = re.compile(r"^```(?P<words>[^\n`]*)\n(?P<text>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 _SHELL = re.compile(r"[|&;<>$*(){}]")

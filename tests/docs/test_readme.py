@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,22 +52,6 @@ def test_the_picture_is_what_its_command_draws(folder: Path) -> None:
     drawn = texts_of(folder / "difference.svg")
     assert "+ ema" in drawn
     assert drawn == texts_of(ROOT / "docs" / "difference.svg")
-
-
-@pytest.mark.full
-def test_the_picture_of_a_module_is_what_its_command_draws(folder: Path) -> None:
-    pytest.importorskip("lightning")
-    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
-    module = re.search(r"```python net.py\n(.*?)```", page, re.DOTALL)
-    words = re.search(r"`graphtrain (show --lightning .* -o net.svg)`", TEXT)
-    assert module is not None and words is not None
-    Path("net.py").write_text(module[1], encoding="utf-8")
-    result = CliRunner().invoke(app, words[1].split())
-    sys.modules.pop("net", None)  # whose folder goes
-    assert result.exit_code == 0, result.output
-    drawn = texts_of(folder / "net.svg")
-    assert "on_train_epoch_end" in drawn
-    assert drawn == texts_of(ROOT / "docs" / "net.svg")
 
 
 def test_whoever_has_a_minute_has_seen_it_resume_and_its_figures() -> None:

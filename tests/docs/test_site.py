@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import graphtrain
-from docs import site_docstrings, site_gallery, site_generated, site_links, site_set_ups
 from graphtrain import Graph, node
 from graphtrain.viz.render import render
 from tests.docs.execution import blocks_of, read_page, texts_of
 from tests.shipped import KINDS, module_of
+from tools.site import docstrings, gallery, generated, links, set_ups
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -29,7 +29,7 @@ def directives(page: str) -> list[str]:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(listed) == sorted([*(path.name for path in PAGES), *site_links.PAGES.values()])
+    assert sorted(listed) == sorted([*(path.name for path in PAGES), *links.PAGES.values()])
 
 
 def test_the_api_has_every_name_that_is_exported() -> None:
@@ -45,40 +45,38 @@ def test_the_page_of_kinds_has_each_of_them() -> None:
         assert implementation in names, name
 
 
-@pytest.mark.parametrize(
-    "module", [site_links, site_docstrings, site_gallery, site_set_ups], ids=lambda module: module.__name__
-)
+@pytest.mark.parametrize("module", [links, docstrings, gallery, set_ups], ids=lambda module: module.__name__)
 def test_the_examples_in_the_hooks(module: object) -> None:
     tried = doctest.testmod(module)  # type: ignore[arg-type]
     assert tried.attempted > 0 and tried.failed == 0
 
 
-@pytest.mark.parametrize("path", [*PAGES, *(ROOT / name for name in site_links.PAGES)], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*PAGES, *(ROOT / name for name in links.PAGES)], ids=lambda path: path.stem)
 def test_no_link_leads_out_of_the_site_and_no_block_is_lost(path: Path) -> None:
     text, name = read_page(path), str(path.relative_to(ROOT))
-    changed = site_links.for_the_site(text, name)
-    place = site_links.place_in_site(name)
-    outside = [target for target in site_links.targets_of(changed, place) if target.startswith("..")]
+    changed = links.for_the_site(text, name)
+    place = links.place_in_site(name)
+    outside = [target for target in links.targets_of(changed, place) if target.startswith("..")]
     assert outside == []
-    assert all((ROOT / target).exists() for target in site_links.targets_of(text, name))
+    assert all((ROOT / target).exists() for target in links.targets_of(text, name))
     after = [block.text for block in blocks_of(changed)]
     assert after == [block.text for block in blocks_of(text)]
 
 
 def test_a_file_of_the_repository_is_shown_on_a_page_of_its_own() -> None:
-    shown = site_links.page_of_source("graphs/evaluate.toml")
+    shown = links.page_of_source("graphs/evaluate.toml")
     (block,) = blocks_of(shown)
     assert block.language == "toml" and block.text == (ROOT / "graphs" / "evaluate.toml").read_text(encoding="utf-8")
-    notebook = site_links.page_of_source("examples/rewire.ipynb")
+    notebook = links.page_of_source("examples/rewire.ipynb")
     assert {block.language for block in blocks_of(notebook)} == {"python", "text"}
-    folder = site_links.page_of_source("tests/company/lookahead")
+    folder = links.page_of_source("tests/company/lookahead")
     assert "## pyproject.toml" in folder and len(blocks_of(folder)) > 2
 
 
 @pytest.mark.full
 def test_the_example_of_a_report_is_of_a_run_that_was_resumed(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    site_generated.example_report(tmp_path / "report.html")
+    generated.example_report(tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     content = re.search(r'<script type="application/json" id="content">(.*?)</script>', text, re.DOTALL)
     assert content is not None

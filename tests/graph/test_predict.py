@@ -157,7 +157,7 @@ def test_ranks_write_one_file_in_order_and_may_be_others_after_a_cut(tmp_path: P
         ("p.jsonl", lambda model, batch: torch.zeros(3, 1), r"is a tensor of shape \(3, 1\), for a batch of 2"),
         ("p", lambda model, batch: {"a": torch.zeros(())}, "called `a` is a tensor of shape"),
         ("p", lambda model, batch: ["a", "b"], "is a list of 2, which a file of tensors cannot hold"),
-        ("p.jsonl", lambda model, batch: [object(), 1], "cannot be written as JSON"),
+        ("p.jsonl", lambda model, batch: [object(), 1], "cannot be JSON"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_written_is_named(tmp_path: Path, name: str, step: Any, message: str) -> None:
@@ -210,7 +210,7 @@ def test_errors_name_the_step_function_that_was_called() -> None:
         (evaluated(test_step=step), "`test_step` returned `value`, a str"),
         (evaluated(validation_step=step), "`validation_step` returned"),  # in the place of `test_step`
         (evaluated(training_step=step), "`training_step` returned"),
-        (evaluated(model=Own()), "`test_step` must return a mapping of metrics, or a scalar; it returned nothing"),
+        (evaluated(model=Own()), "`test_step` must return a mapping of metrics, or a scalar loss; it returned None"),
         (evaluated(mine, my_step=step), "`my_step` returned"),
     ):
         with pytest.raises(UsageError) as caught:

@@ -48,7 +48,7 @@ def test_cuts_are_exact_with_another_number_of_workers(workers: int, then: int, 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_cut_is_exact(kind: str, tmp_path: Path) -> None:
-    doubts = "before a second batch could show that it is complete" if kind == "with state" else None
+    doubts = "before its second batch, so nothing shows whether" if kind == "with state" else None
     whole = assert_exact(world(data=kind), tmp_path, at=0, doubts=doubts)
     assert len(whole.visited) - 1 == CUTS - 10 * (kind in WITHOUT_LENGTH)
 

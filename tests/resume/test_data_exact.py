@@ -243,7 +243,7 @@ def test_a_cut_is_exact_with_workers_and_other_libraries(name: str, tmp_path: Pa
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", [*EXACT, *LONGER])
 def test_many_cuts_are_exact(name: str, tmp_path: Path) -> None:
-    doubts = "before a second batch could show that it is complete" if "a position" in name else None
+    doubts = "before its second batch, so nothing shows whether" if "a position" in name else None
     assert_exact(reading({**EXACT, **LONGER}[name], edit=epochs_of(name)), tmp_path, at=6, doubts=doubts)
 
 

@@ -79,10 +79,10 @@ NOT_EXACT: dict[str, tuple[World, str, str]] = {
     "a buffer that no state has": (reading(kinds.Incomplete), "3 batches", OTHER_BATCH),
     "an epoch that no state has": (reading(kinds.IncompleteEpochs), "15 batches", OTHER_BATCH),
     "a state that nothing could show yet": (
-        reading(kinds.SizedIncomplete), "1 batches", "before a second batch could show that it is complete",
+        reading(kinds.SizedIncomplete), "1 batches", "before its second batch, so nothing shows whether",
     ),
     "a state that begins again": (
-        reading(kinds.Starting), "5 batches", "without a `state_dict`, of which a resume draws the batches",
+        reading(kinds.Starting), "5 batches", "without a `state_dict`: a resume then draws the batches",
     ),
     "a loader of a state without its buffer": (
         reading(lambda: stateful(kinds.Incomplete(), 2)), "3 batches", OTHER_BATCH,
@@ -213,7 +213,7 @@ def test_what_is_kept_of_a_large_batch_is_small(tmp_path: Path) -> None:
 
 # ---- what is said when a run begins
 
-COST = "inside an epoch draws that epoch's earlier batches again; a graphtrain.Loader resumes at once"
+COST = "inside an epoch draws that epoch's earlier batches again; for a map-style dataset, a graphtrain.Loader"
 TORCHDATA: dict[str, tuple[Made, bool]] = {
     "in order": (lambda: stateful(range(4)), False),
     "a worker": (lambda: stateful(kinds.CountedSet(), num_workers=1), False),
@@ -320,7 +320,7 @@ REFUSED: dict[str, tuple[World, str]] = {
     ),
     "an iterator": (reading(kinds.once), "a list_iterator that can be iterated over only once, so no resume"),
     "persistent workers": (
-        persistent(range(4)), "persistent_workers=True cannot be resumed exactly(.|\n)*or a graphtrain.Loader",
+        persistent(range(4)), "persistent_workers=True cannot be resumed exactly(.|\n)*a graphtrain.Loader",
     ),
     "persistent workers of a stream": (
         persistent(kinds.BufferedSet()), "cannot be resumed exactly(.|\n)*hint: use persistent_workers=False",
@@ -416,7 +416,7 @@ AT_A_RESUME: dict[str, tuple[Made, Any, str]] = {
     ),
     "an end before": (
         lambda: DataLoader(kinds.Told(9, 9), 2), lambda: DataLoader(kinds.Told(9, 3), 2),
-        "the data ended after 2 batches, it gave 3 before: it has changed",
+        "the data ended after 2 batches, but gave 3 before: it has changed",
     ),
 }  # fmt: skip
 

@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from docs import site_set_ups
 from tests.resume.peers import results
 from tests.resume.peers.compare import MEANS, OF_ALL
 from tests.resume.setups import ROWS
+from tools.site import set_ups
 
 PAGE = Path(__file__).parents[2] / "docs" / "comparison.md"
 VERDICT = re.compile(r"exact|reported|not expressible|differs(, warned)?(: [a-z, ]+)?|error: `\w+`")
 
 
 def cells() -> results.Cells:
-    return results.cells_of(site_set_ups.stored())
+    return results.cells_of(set_ups.stored())
 
 
 def test_the_page_counts_what_is_stored() -> None:
-    assert site_set_ups.counts() in PAGE.read_text(encoding="utf-8")
+    assert set_ups.counts() in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_stored_results_have_the_form_of_those_of_runs() -> None:
-    groups = site_set_ups.stored()
-    assert results.text_of(groups) == site_set_ups.RESULTS.read_text(encoding="utf-8")
+    groups = set_ups.stored()
+    assert results.text_of(groups) == set_ups.RESULTS.read_text(encoding="utf-8")
     assert results.groups_of(cells()) == groups
-    assert [*groups[results.OF_ALL_HEADING]] == [*OF_ALL] and len(site_set_ups.FRAMEWORKS) == len(MEANS)
+    assert [*groups[results.OF_ALL_HEADING]] == [*OF_ALL] and len(set_ups.FRAMEWORKS) == len(MEANS)
     assert all(VERDICT.fullmatch(value) for column in cells().values() for value in column.values())
 
 
@@ -37,7 +37,7 @@ def test_what_differs_in_graphtrain_is_reported() -> None:
 
 
 def test_the_versions_are_those_that_are_installed_beside() -> None:
-    pins = dict(line.split()[0].split("==") for line in Path("benchmarks/peers.txt").read_text().splitlines()[1:])
+    pins = dict(line.split()[0].split("==") for line in Path("tools/benchmarks/peers.txt").read_text().splitlines()[1:])
     text = PAGE.read_text(encoding="utf-8")
     for library in ("lightning", "transformers", "accelerate", "torchdata"):
         assert re.search(rf"{library} {re.escape(pins[library])}\b", text, re.IGNORECASE), library

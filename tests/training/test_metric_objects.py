@@ -257,16 +257,16 @@ def test_what_is_no_metric_object_is_refused_before_the_run(objects: Any, messag
     ("objects", "returned", "message"),
     [
         ({"val/it": MulticlassConfusionMatrix(CLASSES)}, classes, r"`val/it` computed a tensor of shape \(3, 3\)"),
-        ({"val/": MulticlassAccuracy(CLASSES)}, classes, r"`val/` computed .*take a name that ends in no slash"),
+        ({"val/": MulticlassAccuracy(CLASSES)}, classes, r"`val/` computed .*use a name that does not end in a slash"),
         (
             {"val/loss": MulticlassAccuracy(CLASSES)},
             classes,
-            r"`val/loss` is given by the metric object",
+            r"two metrics are called `val/loss`",
         ),
         (
             {"val/it": MulticlassAccuracy(CLASSES), "val/": MetricCollection({"it": MulticlassAccuracy(CLASSES)})},
             classes,
-            r"`val/it` is given by the metric object `val/`, and by another",
+            r"two metrics are called `val/it`: one is from the metric object `val/`",
         ),
         (
             {"val/it": MulticlassAccuracy(CLASSES)},

@@ -148,7 +148,7 @@ def test_ranks_find_the_same_overflow_and_keep_the_same_scale() -> None:
 
 def test_a_run_whose_every_window_overflows_ends_with_an_error() -> None:
     it = of_huge_batches(*range(7), epochs=9)
-    with pytest.raises(UsageError, match="the scale of the loss has fallen to 0, after"):
+    with pytest.raises(UsageError, match="the loss scale has dropped to 0, after"):
         it.but(it.graph.set("unscale", backoff_factor=1e-3)).trainer().run()
 
 

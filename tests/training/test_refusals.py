@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
                               ("notify: expected a function; got 3",)),
     "another name for a display": (lambda: Trainer(FIT, display="nope"), UsageError,  # type: ignore[arg-type]
                                    ('display: expected "auto", None or a Display',)),
-    "a scheduler that needs a metric": (plateau, UsageError, ("is a ReduceLROnPlateau, whose steps need a metric",)),
+    "a scheduler that needs a metric": (plateau, UsageError, ("is a ReduceLROnPlateau, whose `step` needs a metric",)),
     "a step function without arguments": (lambda: tiny(training_step=lambda: None), UsageError, ("training_step",)),
     "a step function of one": (lambda: tiny(training_step=lambda batch: None), UsageError, ("training_step",)),
     "a number for a step function": (lambda: tiny(training_step=7), UsageError, ("training_step",)),

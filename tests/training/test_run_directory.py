@@ -104,9 +104,9 @@ def test_data_that_is_exhausted_at_a_resume_is_an_error(name: str, tmp_path: Pat
     """Inside an epoch: its batches are drawn again, and cannot be."""
     data = DataLoader(batches(), batch_size=None)  # type: ignore[arg-type]
     tiny(run_dir=tmp_path, train_data=data).run(until="2 batches")
-    with pytest.raises(DataError, match=r"the data ended after 0 batches, it gave [123] before") as error:
+    with pytest.raises(DataError, match=r"the data ended after 0 batches, but gave [123] before") as error:
         tiny(run_dir=tmp_path, train_data=WITHOUT_A_BATCH[name]()).run()
-    assert "`setup` must not draw batches from it, unless `__iter__` starts over" in error.value.hint
+    assert "if `setup` draws batches from it, `__iter__` must start over" in error.value.hint
     whole, resumed = tiny(train_data=data), tiny(run_dir=tmp_path, train_data=data)
     assert whole.run() is resumed.run() is Outcome.FINISHED
     assert resumed.digest() == whole.digest()

@@ -129,8 +129,8 @@ def test_a_first_step_without_gradients_is_reported(is_copy: bool) -> None:
     said: list[str] = []
     data = [torch.ones(2, 1, dtype=torch.bfloat16)]
     tiny(model=model, optimizer=torch.optim.SGD(tensors, lr=0.1), train_data=data, said=said).run()
-    (line,) = [line for line in said if "no gradient" in line]
-    assert line.endswith("was it made of the model that is trained?")
+    (line,) = [line for line in said if "has a gradient" in line]
+    assert line.endswith("was it created with the parameters of the model that is trained?")
 
 
 def test_a_run_that_ends_with_a_loss_that_is_not_finite_says_since_when(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def label_uncertain(
     []
     """
     if getattr(pool_data, "shuffle", True) or pool_data.sampler is not None or not len(pool_data):
-        raise UsageError("`pool_data` has no samples in a known order", "pass a graphtrain.Loader of some, unshuffled")
+        raise UsageError("`pool_data` is empty or shuffled", "supply an unshuffled graphtrain.Loader with samples")
     if samples and scores.shape != (samples,):
         raise UsageError(f"`scores` has the shape {list(scores.shape)} for {samples} samples", "return one for each")
     values = scores.tolist() if samples else []

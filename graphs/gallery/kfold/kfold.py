@@ -51,7 +51,7 @@ def begin_fold(
     """
     count = len(getattr(train_data, "dataset", train_data))
     if val_data is not None and (other := len(getattr(val_data, "dataset", val_data))) != count:
-        raise UsageError(f"`val_data` has {other} samples, and `train_data` {count}", "give both one data set")
+        raise UsageError(f"`val_data` has {other} samples, and `train_data` {count}", "use the same data set for both")
     held_out = torch.arange(count).tensor_split(folds)[fold].tolist()
     return sorted({*range(count)} - {*held_out}), held_out
 

@@ -62,7 +62,7 @@ def _shifted(model: Any, shift: Any) -> dict[str, Any]:
 
 def _call_with(weights: dict[str, Any], function: Any, model: Any, batch: Any) -> Any:
     """Call a step function with a model that has other weights during the call."""
-    step = nn.Module()  # what torch swaps the weights of: the step function may use the model in any way
+    step = nn.Module()  # torch swaps its weights, so that the step function may use the model in any way
     step.add_module("model", model)
     step.forward = functools.partial(function, model)
     return torch.func.functional_call(step, {f"model.{name}": each for name, each in weights.items()}, (batch,))

@@ -83,7 +83,7 @@ class CollectRollout:
     def refuse_settings(node: Any, *, ranks: bool) -> None:
         """Raise for settings with which a run could not start: the checks call it."""
         if ranks:
-            raise UsageError(f"`{node.path}`: each rank would collect a rollout of its own", "train in one process")
+            raise UsageError(f"`{node.path}`: each rank would collect its own rollout", "train in one process")
 
     def __call__(
         self, model: Any, env: Any, act: StepFunction, device: Any, recorder: Any, observations: Any = None,

@@ -92,7 +92,7 @@ class Rollback:
             self.skips = [*self.skips, *self._history.batches(self.skip)]
             self._notify(f"`rollback`: {spike}{f', above {limit:.4g}' if math.isfinite(value) else ''}")
             return
-        hint = "checkpoint.every makes one earlier"
+        hint = "set checkpoint.every to save one earlier"
         if not math.isfinite(value):
             raise NotFiniteError(f"rollback: {spike}; there is no checkpoint with finite weights to go back to", hint)
         self._notify(f"rollback: a loss spikes before the first checkpoint, and training continues; {hint}")

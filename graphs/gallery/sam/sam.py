@@ -58,7 +58,7 @@ class SamBatch(CallsTrainingStep):
             return None
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         before = [weight.detach().clone() for weight in weights]
-        length = nn.utils.get_total_norm(gradients) + 1e-12  # of a gradient that may be 0
+        length = nn.utils.get_total_norm(gradients) + 1e-12  # the gradient may be 0
         try:
             with torch.no_grad():
                 torch._foreach_add_(weights, torch._foreach_mul(gradients, self.radius / length))

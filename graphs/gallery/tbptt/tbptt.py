@@ -64,9 +64,8 @@ class SplitBatch:
     left: bool = progress(False)
     size: int = progress(0)  # `length` when the batch was begun
     of_batch: int = progress(-1)
-    # Of several ranks: up to which of them have a batch, and whether this one has no split.
-    round_batches: int = progress(1, in_digest=False)
-    idle: bool = progress(False, in_digest=False)
+    round_batches: int = progress(1, in_digest=False)  # the ranks up to the last one with a batch
+    idle: bool = progress(False, in_digest=False)  # this rank has no split left
 
     def setup(self, ranks: Any = None) -> None:
         self._ranks = ranks
@@ -92,7 +91,7 @@ class SplitBatch:
         lengths = {shape[self.dimension] for shape in shapes if len(shape) > self.dimension}
         if len(lengths) != 1 or 0 in lengths:
             message = f"split_batch: a batch has the lengths {sorted(lengths)} along dimension {self.dimension}"
-            raise UsageError(message, "all need the same; set split_batch.dimension to that of time")
+            raise UsageError(message, "all tensors need one length; set split_batch.dimension to the time dimension")
         return -(-int(lengths.pop()) // self.size)
 
 

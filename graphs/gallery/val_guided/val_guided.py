@@ -36,8 +36,8 @@ def guide(optimizer: Any, metrics: Mapping[str, float], *, metric: Metric = "gui
     []
     """
     if not (value := metrics.get(metric, 0.0)) > 0:
-        message = f"guide divides by {metric}, and the evaluation gives {dict(metrics)}"
-        raise UsageError(message, "give the evaluation data, and name a loss that is above 0")
+        message = f"guide divides by {metric}, which must be above 0; the evaluation gave {dict(metrics)}"
+        raise UsageError(message, "supply data for the evaluation, and set guide.metric to a metric above 0")
     for parameter in parameters_of(optimizer):
         if parameter.grad is not None:
             parameter.grad /= value

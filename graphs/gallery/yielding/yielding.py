@@ -55,7 +55,7 @@ class NextLoss:
         count = len(optimizers_of(optimizer))
         self.of_batch, self.left = batches, self.index + 1 < count
         if not isinstance(losses, Sequence) or len(losses) != count:
-            raise UsageError(f"`losses` is {described(losses)} for {count} optimizers", "pass a list of as many")
+            raise UsageError(f"`losses` is {described(losses)} for {count} optimizers", "supply a list of as many")
         return losses[self.index]
 
 

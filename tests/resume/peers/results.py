@@ -3,7 +3,7 @@
     python -m tests.resume.peers.results [all | ROW ...]
 
 Trains the rows that are named, by default those that have no result, with every framework that is installed, and stores
-their results. `docs/site_set_ups.py` makes the tables of `docs/comparison.md` from them.
+their results. `tools/site/set_ups.py` makes the tables of `docs/comparison.md` from them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from docs.site_set_ups import RESULTS, Groups, stored
 from tests.resume.peers.compare import MEANS, OF_ALL, PEERS
 from tests.resume.setups import ROWS
+from tools.site.set_ups import RESULTS, Groups, stored
 
 ROOT = Path(__file__).parents[3]
 OF_ALL_HEADING = "Set-ups that all can express"

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from docs.site_gallery import RESULTS, command, gallery
 from graphtrain import GraphtrainError, Outcome, Trainer
 from tests.fake_ranks import run_ranks
 from tests.procedure import Procedure
@@ -23,6 +22,7 @@ from tests.shipped import PROCEDURES as SHIPPED
 from tests.shipped import ROOT
 from tests.training.gallery.procedures import all_procedures
 from tests.world import assert_as_by_hand, assert_exact, assert_same, seed_generators
+from tools.site.gallery import RESULTS, command, gallery
 
 PROCEDURES = all_procedures()
 

@@ -62,10 +62,10 @@ PROCEDURE = Procedure(
     by_hand=by_hand,
     bad={
         "no step for the pool": (lambda it: it.but(pool_step=None), r"there is neither"),
-        "an empty pool": (lambda it: it.but(pool_data=Loader([], POOL_BATCH)), "`pool_data` has no samples"),
+        "an empty pool": (lambda it: it.but(pool_data=Loader([], POOL_BATCH)), "`pool_data` is empty or shuffled"),
         "a shuffled pool": (
             lambda it: it.but(pool_data=lambda made: Loader(made["train_data"].dataset, POOL_BATCH, shuffle=True)),
-            r"`pool_data` has no samples in a known order\n.*unshuffled",
+            r"`pool_data` is empty or shuffled\n.*unshuffled",
         ),
         "one score for a batch": (
             lambda it: it.but(pool_step=lambda made: one_score),

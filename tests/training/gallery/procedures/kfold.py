@@ -55,7 +55,7 @@ PROCEDURE = Procedure(
     bad={
         "a validation of more samples": (
             lambda it: it.but(val_data=Loader(numbers(SAMPLES + 1)[0], BATCH)),
-            r"`val_data` has 14 samples, and `train_data` 13\n.*give both one data set",
+            r"`val_data` has 14 samples, and `train_data` 13\n.*use the same data set for both",
         ),
     },
 )

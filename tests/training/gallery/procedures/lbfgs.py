@@ -50,6 +50,9 @@ PROCEDURE = Procedure(
     resources,
     by_hand,
     bad={
-        "the graph fit": (lambda it: it.but(fit(epochs=1)), "`LBFGS` computes the loss itself, several times"),
+        "the graph fit": (
+            lambda it: it.but(fit(epochs=1)),
+            "LBFGS, which needs a closure to compute the loss several times",
+        ),
     },
 )

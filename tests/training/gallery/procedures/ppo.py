@@ -125,7 +125,7 @@ PROCEDURE = Procedure(
     graph,
     resources,
     by_hand,
-    one_rank_only="each rank would collect a rollout of its own",
+    one_rank_only="each rank would collect its own rollout",
     bad={
         "values in a column": (
             lambda it: it.but(act=lambda made: values_in_a_column),

@@ -69,7 +69,7 @@ PROCEDURE = Procedure(
         "one loss": (lambda it: it.but(losses=LOSSES[:1]), "`losses` is a list of 1 for 2 optimizers"),
         "a function as losses": (
             lambda it: it.but(losses=lambda made: body_loss),
-            "`losses` is a function for 2 optimizers\n.*pass a list of as many",
+            "`losses` is a function for 2 optimizers\n.*supply a list of as many",
         ),
     },
 )

@@ -1,8 +1,8 @@
 """Microseconds per batch of graphtrain and of loops written by hand.
 
-    python benchmarks/loop.py
-    python benchmarks/loop.py --peers            # also other frameworks, those that can be imported
-    python benchmarks/loop.py --device cuda
+    python tools/benchmarks/loop.py
+    python tools/benchmarks/loop.py --peers            # also other frameworks, those that can be imported
+    python tools/benchmarks/loop.py --device cuda
 
 Every case trains the same model on the same list of batches for one epoch, in one process on one torch thread, in
 rounds of all cases; the garbage collector is on. The clock is in the training step, which all of them call, and

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parents[1] / "tests" / "resume" / "peers" / "results.json"
+RESULTS = Path(__file__).resolve().parents[2] / "tests" / "resume" / "peers" / "results.json"
 FRAMEWORKS = ("graphtrain", "plain PyTorch loop", "Lightning", "Lightning, stateful loader", "Transformers")
 VERDICTS = ("exact", "reported", "differs", "error", "not expressible")
 

@@ -1,7 +1,7 @@
 """A million batches in one run: do memory and speed stay constant?
 
-    python benchmarks/soak.py
-    python benchmarks/soak.py --batches 100000
+    python tools/benchmarks/soak.py
+    python tools/benchmarks/soak.py --batches 100000
 
 One run of `fit` with everything that a run usually has: a run directory, metrics every 50 steps, checkpoints, a
 validation every epoch, a scheduler, a `Loader` that shuffles. The model is tiny, so that memory leaked by graphtrain is

@@ -1,6 +1,6 @@
 """How long a resume takes: until the first batch in the middle of an epoch, and until a state of 500 MB is restored.
 
-    python benchmarks/resume.py --rounds 15
+    python tools/benchmarks/resume.py --rounds 15
 
 * The first batch: a `Loader` starts at any batch directly; a `DataLoader` draws the earlier batches again.
 * The state: graphtrain makes a trainer, finds the newest checkpoint, compares the checksum of every file, loads, and

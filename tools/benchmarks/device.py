@@ -1,8 +1,8 @@
 """On a CUDA device: time per batch beside loops written by hand, and how long a save stops training.
 
-    python benchmarks/device.py
-    python benchmarks/device.py --json device.json        # device-tiny.json, device-saves.json, ...: one for each part
-    python benchmarks/device.py --device cpu --small      # to try the script itself
+    python tools/benchmarks/device.py
+    python tools/benchmarks/device.py --json device.json   # device-tiny.json, ...: one for each part
+    python tools/benchmarks/device.py --device cpu --small # to try the script itself
 
 Time per batch, as in loop.py, in rounds of all cases. The batches are in pinned memory of the host, from where the loop
 by hand moves them with `non_blocking`; all clip by norm:

@@ -1,7 +1,7 @@
 """Milliseconds per step of the ways to exchange gradients, in turn step by step: for a machine with other load.
 
-    python benchmarks/scale_exchange.py
-    python benchmarks/scale_exchange.py --steps 200 --processes 4
+    python tools/benchmarks/scale_exchange.py
+    python tools/benchmarks/scale_exchange.py --steps 200 --processes 4
 
 `scale.py` compares whole trainings, between which the load of a machine changes. Here the ways take turns with every
 step, each with its own model, and a step begins and ends on all ranks at once. Without the graph: what it adds, all of

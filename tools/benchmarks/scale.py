@@ -1,8 +1,8 @@
 """Microseconds per micro-batch of graphtrain on several ranks, and of the loop by hand with DistributedDataParallel.
 
-    python benchmarks/scale.py
-    python benchmarks/scale.py --processes 4
-    python benchmarks/scale.py --processes 4 --sharded
+    python tools/benchmarks/scale.py
+    python tools/benchmarks/scale.py --processes 4
+    python tools/benchmarks/scale.py --processes 4 --sharded
 
 The ranks are processes on this machine with one torch thread each, over gloo. Both loops run in the same processes, in
 interleaved rounds: the clock is in the training step, as in `loop.py`. At two ranks both must end with the same

@@ -2,7 +2,7 @@
 
 * README is the first page of the site; CONTRIBUTING and CHANGELOG are pages of it.
 * A link to another file of the repository leads to a page that shows that file; a picture is copied.
-* A line ``<!-- generated: NAME -->`` is replaced by what `site_generated.py` has under that name.
+* A line ``<!-- generated: NAME -->`` is replaced by what `generated.py` has under that name.
 * A block that names its file, ```` ```python train.py ````, has that name as its title.
 * The drawing in Mermaid is a picture, since Mermaid would be loaded from another server.
 """
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 KINDS = "docs/kinds.md"
 OF_A_KIND = "{ show_root_heading: false, show_root_toc_entry: false, members: false }"
@@ -50,7 +50,7 @@ def with_generated(text: str) -> str:
 def _generated(name: str) -> str:
     if str(ROOT) not in sys.path:  # MkDocs loads this file by its path
         sys.path.append(str(ROOT))
-    from docs.site_generated import GENERATED
+    from tools.site.generated import GENERATED
 
     return GENERATED[name]()
 
@@ -190,7 +190,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 def on_post_build(config: Any) -> None:
     """Write what is no page."""
-    from docs.site_generated import EXAMPLE_REPORT, example_report
+    from tools.site.generated import EXAMPLE_REPORT, example_report
 
     example_report(Path(config["site_dir"]).resolve() / EXAMPLE_REPORT)
 

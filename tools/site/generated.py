@@ -6,6 +6,7 @@ Markdown as if it stood on a page in `docs/`: its links are those of the reposit
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 import shutil
@@ -16,8 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import networkx
 from click.testing import CliRunner
 
+import graphtrain
 from graphtrain.adapters._training_arguments import INSTEAD, NO_EFFECT
 from graphtrain.adapters.lightning_flags import ELSEWHERE, EQUIVALENTS, REFUSED_CALLBACKS
 from graphtrain.checks.codes import CODES
@@ -26,6 +29,7 @@ from graphtrain.command.cli import COMMANDS, app
 from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FAMILIES
+from graphtrain.viz.render import draw
 
 EXAMPLE_REPORT = "images/example-report.html"
 """Where the site has the report of an example, which is no page."""
@@ -84,9 +88,9 @@ def checks() -> str:
 def lightning_names() -> str:
     """What the adapter for Lightning refuses: arguments, callbacks, attributes of `self.trainer`."""
     arguments = [[f"`{name}`", _shown(values), instead] for name, (values, instead) in ELSEWHERE.items()]
-    tables = [_table(["argument of the Trainer", "an error unless it is", "here"], arguments)]
+    tables = [_table(["argument of the Trainer", "an error unless it is", "instead"], arguments)]
     for title, refused in (("callback", REFUSED_CALLBACKS), ("attribute of `self.trainer`", EQUIVALENTS)):
-        tables.append(_table([title, "here"], [[f"`{name}`", instead] for name, instead in refused.items()]))
+        tables.append(_table([title, "instead"], [[f"`{name}`", instead] for name, instead in refused.items()]))
     return "\n\n".join(tables)
 
 
@@ -98,7 +102,7 @@ def trainer_names() -> str:
     """What the adapter for Transformers refuses in TrainingArguments, and what has no effect."""
     refused = [[_quoted(names), _with_links(instead)] for instead, names in INSTEAD.items()]
     ignored = f"These have no effect: {_quoted(sorted(NO_EFFECT))}."
-    return f"{_table(['an error, if it is set', 'here'], refused)}\n\n{ignored}"
+    return f"{_table(['an error, if it is set', 'instead'], refused)}\n\n{ignored}"
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -115,9 +119,26 @@ def _with_links(text: str) -> str:
     return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
 
 
+def rooms() -> str:
+    """A picture of the rooms, made from what their docstrings say of the imports: an arrow leads to what is used.
+
+    An arrow is left out where others lead to the same room on the way.
+    """
+    packages = sorted(path.parent.name for path in Path(graphtrain.__file__).parent.glob("*/__init__.py"))
+    texts = {name: import_module(f"graphtrain.{name}").__doc__ or "" for name in packages}
+    stands_on = {name: re.search(r"^Stands on: ([^.]+)\.", text, re.MULTILINE) for name, text in texts.items()}
+    uses = networkx.DiGraph({name: re.split(r",\s+", match[1]) if match else [] for name, match in stands_on.items()})
+    arrows = "".join(f'"{source}" -> "{target}";' for source, target in networkx.transitive_reduction(uses).edges)
+    names = "".join(f'"{name}" [tooltip="{texts[name].partition(".")[0]}"];' for name in packages)
+    look = 'node [shape=box, style="rounded,filled", fillcolor="#eef2fb", color="#5b7bb4", fontname=Helvetica]'
+    dot = f'digraph {{ {look}; edge [color="#5b7bb4", arrowsize=0.6]; ranksep=0.3; {names} {arrows} }}'
+    picture = base64.b64encode(draw(dot, "svg")).decode()
+    return f'<img src="data:image/svg+xml;base64,{picture}" alt="The rooms, and what each stands on" width="640">'
+
+
 def example_report(path: Path) -> None:
     """Write the report of a run: the digits example, stopped at step 60 and resumed; this takes a few seconds."""
-    script = Path(__file__).parents[1] / "examples" / "digits.py"
+    script = Path(__file__).parents[2] / "examples" / "digits.py"
     with TemporaryDirectory() as folder, contextlib.chdir(folder):  # paths in the report are relative
         shutil.copy(script, "digits.py")
         run = ["run", "digits.py", "finish.after=5 epochs", "--run-dir", "runs/digits", "--quiet"]
@@ -129,7 +150,7 @@ def example_report(path: Path) -> None:
 
 def _of(module: str, function: str) -> Callable[[], str]:
     """A function of another module, which is imported when a page asks for it."""
-    return lambda: str(getattr(import_module(f"docs.{module}"), function)())
+    return lambda: str(getattr(import_module(f"tools.site.{module}"), function)())
 
 
 GENERATED: dict[str, Callable[[], str]] = {
@@ -138,8 +159,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "commands": commands,
     "lightning-names": lightning_names,
     "trainer-names": trainer_names,
-    "gallery": _of("site_gallery", "gallery"),
-    "set-ups": _of("site_set_ups", "set_ups"),
+    "rooms": rooms,
+    "gallery": _of("gallery", "gallery"),
+    "set-ups": _of("set_ups", "set_ups"),
     "example-report": lambda: f'<a href="{EXAMPLE_REPORT}">An example</a>: digits, stopped at step 60 and resumed.',
 }
 """NAME -> what returns the Markdown."""

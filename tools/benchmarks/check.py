@@ -1,6 +1,6 @@
 """Checking a graph of 1,000 nodes, against `import networkx`, which every check needs.
 
-    python benchmarks/check.py --rounds 5
+    python tools/benchmarks/check.py --rounds 5
 
 The graphs: `fit` with a thousand additional nodes around `decide`, a training loop with a thousand nodes in sequence,
 and a hundred training loops in sequence, each with a nested validation. Every measurement builds its graph again, so

@@ -1,6 +1,6 @@
 """Batches per second of `graphtrain.Loader` against torch's `DataLoader` over the same data, with the same keywords.
 
-    python benchmarks/data.py --rounds 21
+    python tools/benchmarks/data.py --rounds 21
 
 The target: with workers, `Loader` has at least 0.98 of `DataLoader`'s throughput, since it seeds every batch. The noise
 of a ratio is half the interquartile range of its rounds.

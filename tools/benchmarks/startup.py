@@ -1,6 +1,6 @@
 """How long the command and a first batch take, from the start of a process to its end.
 
-    python benchmarks/startup.py --rounds 5
+    python tools/benchmarks/startup.py --rounds 5
 
 Every case is a new process of this Python, or of the command `graphtrain` in the same environment. The cases are
 interleaved, and one round that is not counted brings their files into the page cache. The ratios are to processes that

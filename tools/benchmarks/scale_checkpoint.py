@@ -1,8 +1,8 @@
 """How long a save of several ranks stops them, and how long a resume takes, beside torch.distributed.checkpoint.
 
-    python benchmarks/scale_checkpoint.py
-    python benchmarks/scale_checkpoint.py --processes 4
-    python benchmarks/scale_checkpoint.py --processes 4 --sharded
+    python tools/benchmarks/scale_checkpoint.py
+    python tools/benchmarks/scale_checkpoint.py --processes 4
+    python tools/benchmarks/scale_checkpoint.py --processes 4 --sharded
 
 A model of 100 MB, replicated or sharded, trained without momentum. The ranks are processes on this machine over gloo,
 with one torch thread each.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from graphtrain import Graph
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 # A metric, what the example reaches with three seeds, and what it is compared with: untrained, or trained otherwise.
 RESULTS = {

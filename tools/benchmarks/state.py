@@ -1,6 +1,6 @@
 """What looking for state costs: when a run begins, and at every save; a batch costs nothing more.
 
-    python benchmarks/state.py
+    python tools/benchmarks/state.py
 
 A transformer of 335 modules with AdamW and a schedule, as it is, and beside it a data set of a million objects, a list
 of 100,000 tensors in the step function, and 300 objects with counters that change. "Begin" lists everything that is

@@ -1,6 +1,6 @@
 """Many small tensors: a save and a resume of a model with 50,000 parameters, and a save of a list of 100,000 tensors.
 
-    python benchmarks/tensors.py --rounds 3
+    python tools/benchmarks/tensors.py --rounds 3
 
 * The model: with the two moments and the counter of Adam 200,000 tensors. A save is timed until it is on the disk; a
   resume makes a trainer, reads the checkpoint, loads it, and compares what was loaded with it. `torch.save` flushes its

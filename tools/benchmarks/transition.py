@@ -1,6 +1,6 @@
 """A transition between nodes that do nothing, in graphs of 10, 100 and 1,000 nodes, in a real `Trainer.run`.
 
-    python benchmarks/transition.py --rounds 11
+    python tools/benchmarks/transition.py --rounds 11
 
 * A *straight ring*: every node leads to the next. At every size, one node in ten also has a guarded edge, whose guard
   is false until the run ends.

@@ -1,6 +1,6 @@
 """Saving a checkpoint of 500 MB: how long training is blocked, how long until it is on disk, how much memory it takes.
 
-    python benchmarks/checkpoint.py
+    python tools/benchmarks/checkpoint.py
 
 The saves of graphtrain are those of one run, every fourth step; between them, in the same process, the same state is
 
