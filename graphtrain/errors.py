@@ -81,7 +81,7 @@ class UsageError(GraphtrainError, ValueError):
 
 
 class UnknownMetricError(UsageError):
-    """A metric by which checkpoints are ranked, and that nothing records; raised between two nodes of the run."""
+    """A metric by which checkpoints are ranked, but that nothing records; raised between two nodes of the run."""
 
 
 class GuardError(GraphtrainError, RuntimeError):
@@ -105,11 +105,11 @@ class ExpressionError(GraphtrainError, RuntimeError):
 
 
 class NotFiniteError(GraphtrainError, ArithmeticError):
-    """Losses or gradients that are infinite or NaN, or a loss that spikes more often than the run may go back.
+    """A loss or gradients that are infinite or NaN, or a loss that spikes more often than the run may go back.
 
     Attributes:
         samples: those of the run up to the batch where it was; 0 where that is not known.
-        check: what has found it.
+        check: the node that found it.
     """
 
     def __init__(self, message: str, hint: str = "", samples: int = 0, check: object = None) -> None:
@@ -118,7 +118,7 @@ class NotFiniteError(GraphtrainError, ArithmeticError):
 
 
 class DataError(GraphtrainError, ValueError):
-    """Data that gives no batch, or whose position cannot be saved or found again, so that no resume would be exact."""
+    """Data that gives no batch, or whose position cannot be saved or restored, so that no resume would be exact."""
 
 
 class CheckpointError(GraphtrainError, RuntimeError):
@@ -130,11 +130,11 @@ class SaveFailedError(CheckpointError):
 
 
 class RanksError(GraphtrainError, RuntimeError):
-    """Ranks that cannot go on together: raised on all of them, in place of a hang."""
+    """Ranks that cannot continue together; raised on all of them instead of a hang."""
 
 
 class RanksDivergedError(RanksError):
-    """Ranks that have taken different edges, or hold what differs and must not."""
+    """Ranks that took different edges, or whose state differs where it must be equal."""
 
 
 class RankFailedError(RanksError):
@@ -142,4 +142,4 @@ class RankFailedError(RanksError):
 
 
 class LifeCycleError(GraphtrainError, RuntimeError):
-    """A call that is invalid in this state of the run, such as `run` inside a run."""
+    """A call that is invalid in this state of the run, such as `run` inside of a run."""

@@ -12,7 +12,7 @@ from graphtrain.errors import UsageError
 
 
 class _Lazy(ModuleType):
-    """Stands for a module until it is asked for an attribute; from then on its place is taken by that module."""
+    """Imports a module when an attribute is first read, and replaces itself by that module."""
 
     def __init__(self, name: str, owner: dict[str, Any]) -> None:
         super().__init__(name)
@@ -26,10 +26,10 @@ class _Lazy(ModuleType):
 
 
 def lazy_import(name: str) -> Any:
-    """A module that is imported when it is first asked for an attribute, for a name of the module that calls this.
+    """A module that is imported when one of its attributes is first read; assign it to a global variable.
 
-    For kinds, which are declared without what they work with. The annotations of a kind's signature are looked up when
-    it is declared: import a type for them under ``if TYPE_CHECKING``.
+    For kinds, which can be declared without the libraries that they use. The annotations of a kind's signature are
+    looked up when it is declared: import a type for them under ``if TYPE_CHECKING``.
 
     Arguments:
         name: its full name.
@@ -42,7 +42,7 @@ def lazy_import(name: str) -> Any:
 
 
 def imported(name: str) -> Any:
-    """A module, which is imported now. Its import leaves `random` as it is: rich draws from it.
+    """Import a module now; returns it. The state of `random` stays as it is: the import of rich draws from it.
 
     Arguments:
         name: its full name; of a package that need not be installed, what pip calls it.

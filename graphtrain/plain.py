@@ -1,4 +1,4 @@
-"""Plain values: numbers, texts, lists and mappings; as JSON has them, and whether two are equal."""
+"""Plain values (numbers, texts, lists, mappings): as JSON, as short texts, and compared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphtrain.printable import one_line
 
 
 def is_scalar(value: Any) -> bool:
-    """True for None, a number, a text and bytes: what holds nothing else."""
+    """True for None, a number, a text or bytes."""
     return value is None or isinstance(value, bool | int | float | str | bytes)
 
 
@@ -36,7 +36,7 @@ def json_value(value: Any) -> Any:
 
 
 def brief(value: Any) -> Any:
-    """An argument as a status has it: the value that a text of Python stands for; of a long one its beginning.
+    """A value for a status: the text of a Python literal is evaluated, and a long value is shortened.
 
     >>> brief("0.001"), brief("'adam'"), brief("PosixPath('data')"), brief("10 epochs"), brief([1, 2])
     (0.001, 'adam', "PosixPath('data')", '10 epochs', [1, 2])

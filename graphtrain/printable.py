@@ -1,4 +1,4 @@
-"""Text of others on a terminal; and the lines to be read that a run has."""
+"""Untrusted text made safe for a terminal, and the notices of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_LINES, _MOST_CHARACTERS = 20, 300  # of notices, in a status
 
 
 def printable(text: str) -> str:
-    """`text` with every control character but the line break escaped: a stranger's graph commands no terminal.
+    """`text` with control characters, except line breaks, escaped: untrusted text cannot control a terminal.
 
     >>> print(printable("\\x1b[31mred\\n\\tnext line"))
     \\x1b[31mred
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str, most: int | None = None) -> str:
-    """`text` with line breaks escaped too; of one that is longer than `most` its beginning, and an ellipsis.
+    """`text` with line breaks escaped too; one longer than `most` is cut, and ends in an ellipsis.
 
     >>> print(one_line("loss\\n\\x1b[2J"), one_line("accumulate", most=8))
     loss\\n\\x1b[2J accum...
@@ -32,7 +32,7 @@ def one_line(text: str, most: int | None = None) -> str:
 
 
 def shown_path(path: str, most: int = 120) -> str:
-    """The path of an object: what is in a variable is called like the variable, and the middle of a long one left out.
+    """The path of an object, short: the content of a cell has the name of its variable; a long path loses its middle.
 
     >>> shown_path("step<calls>.cell_contents.total")
     'step<calls>.total'
@@ -47,7 +47,7 @@ def shown(value: Any, most: int = 200) -> str:
 
 
 def error_lines(error: Any, most: int = 200) -> list[str]:
-    """An untrusted error, as a status has it: what happened, and the hint, if there is one.
+    """An untrusted error of a status file as lines: what happened, and the hint, if there is one.
 
     >>> error_lines("UsageError: no script hint: name one")
     ['UsageError: no script', 'hint: name one']
@@ -58,7 +58,7 @@ def error_lines(error: Any, most: int = 200) -> list[str]:
 
 @final
 class Notices:
-    """What a person should know, a line at a time, which `write` receives, by default standard error.
+    """Lines for the person who trains; `write` receives each. Default: they go to standard error.
 
     >>> notices = Notices(print)
     >>> notices.once("memory grows"); notices.once("memory grows"); notices("memory grows")
@@ -76,7 +76,7 @@ class Notices:
         self._write(line)
 
     def once(self, line: str) -> None:
-        """Write a line, unless it was written by this before."""
+        """Write a line, unless this method wrote it before."""
         if line not in self._written:
             self._written.add(line)
             self(line)

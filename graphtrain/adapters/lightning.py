@@ -48,7 +48,7 @@ _NEVER = {
     **dict.fromkeys(("on_pretrain_routine_start", "on_pretrain_routine_end"), "since Lightning 2 it is `on_fit_start`"),
     "tbptt_split_batch": "the graph `tbptt` splits batches",
 }
-# The callbacks that are edits: what does here what their methods do.
+# The callbacks that are edits of the graph, and what replaces their methods.
 _IN_PLACE = {
     **dict.fromkeys(SHOWN, "not called: the run has a display of its own"),
     "ModelCheckpoint": "the node `checkpoint`",
@@ -106,7 +106,7 @@ def setup(
             instead = (
                 "leave it out; the graphs `gan`, `yielding` and `tbptt` have several optimizers, and hidden states"
             )
-            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not give", instead)
+            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not pass", instead)
     for word, (end, instead) in itertools.product(STAGES.values(), _ENDS.items()):
         if callable(getattr(module, f"{word}_{end}", None)):
             instead = instead.format(word.replace("training", "train"))
@@ -138,10 +138,10 @@ def setup(
 
 
 def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Give the trainer the callbacks, and those that run as nodes; returns those that are edits, as pairs.
+    """Give the trainer the callbacks, and those that run as nodes; returns the name and the arguments of each edit.
 
     Raises:
-        UsageError: one of them is refused.
+        UsageError: one of them is not supported.
     """
     of_module = listed(trainer.model.configure_callbacks())
     pairs: dict[str, dict[str, Any]] = {}
@@ -152,7 +152,7 @@ def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[s
         known = base_of(callback, *CALLBACKS, *SHOWN)
         name = "" if known is None else known.__name__
         left = "" if known is None else _left_out(callback, known, pairs)
-        if left and name == "EarlyStopping":  # which needs nothing that is not here
+        if left and name == "EarlyStopping":  # its other methods are called
             name = ""
         elif left:
             warnings.warn(f"{left}: {name} is {_IN_PLACE[name]}", stacklevel=3)
@@ -166,7 +166,7 @@ def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[s
 
 
 def _left_out(callback: Any, known: type, before: Collection[str]) -> str:
-    """What would be left out of a callback for which there is an edit, of the class `known`; empty for nothing."""
+    """What the edit of a callback of the class `known` would leave out; empty if nothing."""
     classes = type(callback).__mro__
     attributes = {
         key: value for each in (callback, *classes[: classes.index(known)]) for key, value in vars(each).items()
@@ -182,12 +182,12 @@ def _left_out(callback: Any, known: type, before: Collection[str]) -> str:
 
 
 def _owner(trainer: ModuleTrainer, name: str) -> Any:
-    """The datamodule or the module, whichever has its own method of a name; None if neither."""
+    """The datamodule or the module, whichever overrides a method; None if neither."""
     return next((each for each in (trainer.datamodule, trainer.model) if overridden(each, name)), None)
 
 
 def _data(trainer: ModuleTrainer, name: str, data: Any = None) -> Any:
-    """The data called "train", "val", "test" or "predict", which the trainer gets too: a loader, several, or None."""
+    """The "train", "val", "test" or "predict" data: a loader, several, or None; the trainer gets it too."""
     owner = _owner(trainer, f"{name}_dataloader")
     if data is None and owner is not None:
         data = getattr(owner, f"{name}_dataloader")()
@@ -216,7 +216,7 @@ def _length(data: Any) -> int | float:
 
 
 def transfer(trainer: ModuleTrainer) -> Any:
-    """What puts a batch on its device by the hooks of the datamodule or the module; None if neither has its own."""
+    """Moves a batch to its device by hooks of the datamodule or the module; None if neither overrides one."""
     owners = {name: _owner(trainer, name) for name in _TRANSFERS}
     if not any(owner is not None for owner in owners.values()):
         return None
@@ -278,7 +278,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
 
 
 def _numbered(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Resources of one name; with their numbers, if they are several."""
+    """Resources by name; several have numbered names."""
     return {f"{name}_{number}" if len(values) > 1 else name: value for number, value in enumerate(values)}
 
 
@@ -299,7 +299,7 @@ def _stepping_itself(trainer: ModuleTrainer, flags: dict[str, Any], batches: int
 
 
 def _optimizers(trainer: ModuleTrainer) -> list[Any]:
-    """Give the trainer what `configure_optimizers` of its module returns; returns the optimizers.
+    """Give the trainer the optimizers and schedulers of its module; returns the optimizers.
 
     Raises:
         UsageError: there is none, or there are several and the module does not step them itself.

@@ -133,7 +133,7 @@ def _callbacks(graph: Graph, pairs: Any, flags: Flags) -> Graph:
 
 
 _PROCESSES = "`Trainer(..., device=...)` or `--device`; for several processes `--processes N`"
-ELSEWHERE: Mapping[str, tuple[tuple[Any, ...], str]] = {
+REFUSED_FLAGS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "devices": (("auto", 1, "1", [0]), _PROCESSES),
     "num_nodes": ((1,), _PROCESSES),
     "strategy": (("auto", "single_device"), _PROCESSES),
@@ -197,7 +197,7 @@ FLAGS: Mapping[str, Meaning | None] = {
     "enable_checkpointing": lambda graph, value, flags: (
         graph.set("checkpoint", every="never") if value is False else graph
     ),
-    **dict.fromkeys((*ELSEWHERE, *_NO_EDIT)),
+    **dict.fromkeys((*REFUSED_FLAGS, *_NO_EDIT)),
 }
 """Every argument of Lightning's Trainer: what edits the graph, or None."""
 
@@ -226,8 +226,8 @@ def check_flags(flags: Flags) -> None:
         expected, is_expected = _EXPECTED.get(name, ("", lambda value: True))
         if value is not None and not is_expected(value):
             raise UsageError(f"{name}: expected {expected}, got {value!r}")
-        if name in ELSEWHERE and value not in ELSEWHERE[name][0]:
-            raise UsageError(f"{name}={value!r} is not supported", ELSEWHERE[name][1])
+        if name in REFUSED_FLAGS and value not in REFUSED_FLAGS[name][0]:
+            raise UsageError(f"{name}={value!r} is not supported", REFUSED_FLAGS[name][1])
 
 
 def with_flags(graph: Graph, flags: Flags, batches: int | None = None) -> Graph:

@@ -19,11 +19,11 @@ from graphtrain.adapters.lightning_trainer import Logged, listed, overridden, tr
 def training_step(
     model: Any, batch: Any, batch_index: int, epoch: int, is_last: bool, recorder: Any, teacher_output: Any = None
 ) -> Any:
-    """That of the module; a mapping that it returns has more than metrics, and is for `on_train_batch_end`."""
+    """Call that of the module; a mapping that it returns is passed to `on_train_batch_end`, and not recorded."""
     trainer = model.trainer
     if teacher_output is not None:
         hint = "leave the overlay `distill` out, and run the teacher in `training_step`"
-        raise UsageError("`training_step` of a LightningModule is given no `teacher_output`", hint)
+        raise UsageError("`training_step` of a LightningModule receives no `teacher_output`", hint)
     trainer.stage, trainer.current_epoch = "train", epoch
     trainer.batch_index, trainer.is_last_batch = batch_index, is_last
     output = trainer.step(model, batch, batch_index, "", recorder)
@@ -119,7 +119,7 @@ class ModuleHook(_Asks):
         with torch.set_grad_enabled(self.stage == "train"):
             answer = trainer.call(self.hook, *args, **now)
         if self.hook == "on_train_batch_start" and answer == -1 and overridden(model, self.hook):
-            raise UsageError("`on_train_batch_start` returned -1, by which no epoch ends here", "set next_batch.limit")
+            raise UsageError("`on_train_batch_start` returned -1, which ends no epoch here", "set next_batch.limit")
         if trainer.stops():
             self._asks(STOP)
 
@@ -297,7 +297,7 @@ class CheckpointHooks:
         self._trainer.call("on_load_checkpoint", {"state_dict": weights, **added, **state["added"]})
 
     def _added(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The weights of the module, and what the hooks of saving add to what Lightning has in a checkpoint."""
+        """The weights of the module, and what the hooks of saving add to the checkpoint that Lightning would save."""
         trainer, model = self._trainer, self._trainer.model
         basis = {"epoch": trainer.current_epoch, "global_step": trainer.global_step, "state_dict": model.state_dict()}
         basis[model.CHECKPOINT_HYPER_PARAMS_KEY] = dict(model.hparams)

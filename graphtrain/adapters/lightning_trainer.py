@@ -1,4 +1,4 @@
-"""What `module.trainer` of a LightningModule is here: counters, what is logged, and what else modules ask of it."""
+"""The stand-in for `module.trainer` of a LightningModule: counters, logged values, and what else modules read of it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from torchmetrics import Metric
 from graphtrain import Histogram, Image, RunLogger, Text, UsageError
 from graphtrain.adapters.lightning_flags import EQUIVALENTS
 
-# A stage, and what it is in the names of steps.
+# Stage -> its word in the names of steps.
 STAGES = {"train": "training", "validate": "validation", "test": "test", "predict": "predict"}
 
-# A reduction, and what it begins with.
+# Reduction -> how two values are joined, and the initial value.
 _REDUCTIONS: dict[str, tuple[Callable[..., Any], float]] = {
     **dict.fromkeys(("mean", "sum"), (torch.add, 0.0)),
     **{"max": (torch.max, -torch.inf), "min": (torch.min, torch.inf)},
 }
 
-# What None stands for, of an argument of Lightning's Trainer.
+# Argument of Lightning's Trainer -> the value that None stands for.
 _UNSET: dict[str, Any] = {
     **dict.fromkeys((f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")), 1.0),
     **{"log_every_n_steps": 50, "precision": "32-true", "val_check_interval": 1.0, "default_root_dir": "."},
@@ -39,17 +39,17 @@ _UNSET: dict[str, Any] = {
 }
 
 
-_NOTHING: Any = None  # of what is not there yet
+_NOTHING: Any = None  # of an attribute without a value yet
 
 
 def base_of(owner: Any, *names: str) -> type | None:
-    """The class of Lightning that an object extends, which the package pytorch_lightning has too; None if none."""
+    """The class of one of these names, of lightning or pytorch_lightning, that an object extends; None if none."""
     bases = (base for base in type(owner).__mro__ if base.__name__ in names)
     return next((base for base in bases if base.__module__.startswith(("lightning.", "pytorch_lightning."))), None)
 
 
 def overridden(owner: Any, name: str) -> bool:
-    """True if a module, a datamodule or a callback has its own method of a name; False for None."""
+    """True if a module, a datamodule or a callback overrides a method; False for None."""
     method = inspect.unwrap(getattr(owner, name, None))  # type: ignore[arg-type]
     inherited = getattr(base_of(owner, "LightningModule", "LightningDataModule", "Callback"), name, None)
     method = method.func if isinstance(method, functools.partial) else method
@@ -57,12 +57,12 @@ def overridden(owner: Any, name: str) -> bool:
 
 
 def listed(value: Any) -> list[Any]:
-    """What may be given alone, or as a list, or as None."""
+    """A list of what may be one value, several or None."""
     return [*value] if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
 class Logged:
-    """What a stage has logged since its epoch began: for each hook, name and loader the last value and the reduced one.
+    """What a stage logged since its epoch began: by hook, name and loader, the last value and the reduced one.
 
     Values and their bits are those of Lightning: sums in the type of the values, a mean by the samples of the batches.
     """
@@ -72,10 +72,10 @@ class Logged:
         self.entries: dict[tuple[str, str, int | None], dict[str, Any]] = {}
 
     def log(self, fx: str, name: str, value: Any, **options: Any) -> None:
-        """What `self.log` of a module ends in, with every option of it.
+        """Record a value: `self.log` of a module calls this, with all options.
 
         Raises:
-            UsageError: the reduction is none of mean, sum, max and min, or a name was logged otherwise before.
+            UsageError: the reduction is not mean, sum, max or min, or the name was logged with other options before.
         """
         reduce = options["reduce_fx"]
         reduce = {"avg": "mean"}.get(reduce, reduce) if isinstance(reduce, str) else getattr(reduce, "__name__", "")
@@ -105,7 +105,7 @@ class Logged:
             entry["total"] = join(total, value)
 
     def row(self, *, on_step: bool) -> dict[str, float]:
-        """The last values of what is logged `on_step`, or what an epoch comes to; they become callback metrics."""
+        """The last values of what is logged `on_step`, or the reduced ones of an epoch; also as callback metrics."""
         trainer, row = self.trainer, {}
         for (_, name, loader), entry in self.entries.items():
             if not entry["on_step" if on_step else "on_epoch"]:
@@ -128,14 +128,14 @@ class Logged:
         return row
 
     def reset(self) -> None:
-        """Forget everything; metrics of torchmetrics begin again."""
+        """Clear everything, and reset metrics of torchmetrics."""
         for metric in filter(None, (entry["metric"] for entry in self.entries.values())):
             self.trainer.model.get_submodule(metric).reset()
         self.entries = {}
 
 
 def _shows(convert: Callable[[Any], Any], argument: str) -> Any:
-    """A method that shows what is made of its argument, which has a name."""
+    """A method that passes one of its arguments, converted, to `recorder.show`."""
 
     def show(self: Experiment, tag: str, value: Any = None, global_step: Any = None, **named: Any) -> None:
         self._recorder().show({tag: convert(named.get(argument, value))})
@@ -144,7 +144,7 @@ def _shows(convert: Callable[[Any], Any], argument: str) -> Any:
 
 
 class Experiment(Logger):  # type: ignore[misc]
-    """What `self.logger` and its `experiment` are where no logger of Lightning is given.
+    """`self.logger` and its `experiment`, unless a logger of Lightning is passed.
 
     It has the calls of TensorBoard's writer that rows, texts, images and histograms of a run can hold.
     """
@@ -183,8 +183,8 @@ class Experiment(Logger):  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"`logger.experiment.{name}` is not available here: a run logs by `loggers` of graphtrain.Trainer, of rows, texts, "
-            "images and histograms (docs/metrics.md)"
+            f"`logger.experiment.{name}` is not supported: loggers of a run receive rows, texts, images and histograms "
+            "(docs/metrics.md)"
         )
 
 
@@ -223,7 +223,7 @@ def trainer_of(model: Any) -> ModuleTrainer:
 
 
 class ModuleTrainer:
-    """What `module.trainer` is.
+    """The stand-in for Lightning's Trainer.
 
     Arguments:
         module: the LightningModule.
@@ -254,7 +254,7 @@ class ModuleTrainer:
         self.log_dir, self.precision_plugin = self.default_root_dir, Precision()
         for each in ("val", "test", "predict"):
             setattr(self, f"num_{each}_batches", [])
-        self.callbacks: list[Any] = []  # those that only show something aside
+        self.callbacks: list[Any] = []  # but for those that only show something
         self.called: list[Any] = []  # those of them whose hooks are called
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
@@ -283,7 +283,7 @@ class ModuleTrainer:
     def __reduce__(self) -> Any:
         return type(None), ()  # a module that is pickled has none
 
-    # Lightning's own methods of a module ask these for what is here: one process, and what its epoch has logged.
+    # Lightning's own methods of a module read these: there is one process, and what its epoch has logged.
     strategy = _logger_connector = _accelerator_connector = property(lambda self: self)
     reduce = all_gather = broadcast = barrier = reduce_boolean_decision = staticmethod(
         lambda value=None, *_, **__: value
@@ -323,12 +323,12 @@ class ModuleTrainer:
         if name.startswith("__"):
             raise AttributeError(name)
         equivalent = EQUIVALENTS.get(name, "the graph (docs/coming-from.md has the names)")
-        raise AttributeError(f"`trainer.{name}` is not available here; use {equivalent}")
+        raise AttributeError(f"`trainer.{name}` is not supported; its equivalent is {equivalent}")
 
     # ---- optimizers
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
-        """What a step of `self.optimizers()` ends in, and that of an overridden `optimizer_step`."""
+        """Take a step: called by `self.optimizers()`, and by an overridden `optimizer_step`."""
         is_manual = not self.model.automatic_optimization
 
         def stepping() -> Any:
@@ -359,7 +359,7 @@ class ModuleTrainer:
         return enough_epochs and self.global_step + steps >= (self.min_steps or 0)
 
     def backward(self, loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """What `manual_backward` ends in."""
+        """Run backward: called by `manual_backward`."""
         self.call("on_before_backward", loss)
         self.model.backward(loss, *args, **kwargs)
         self.call("on_after_backward")
@@ -368,7 +368,7 @@ class ModuleTrainer:
 
     @contextlib.contextmanager
     def during(self, name: str, **now: Any) -> Iterator[None]:
-        """While a step or a hook of a name runs: what it logs is of that name, and of `batch` and `loader`."""
+        """Set these attributes while a step or a hook runs, under whose name it logs."""
         before = {each: getattr(self, each) for each in now}
         vars(self).update(now)
         model, outer = self.model, self.model._current_fx_name
@@ -380,7 +380,7 @@ class ModuleTrainer:
             model._current_fx_name = outer
 
     def owners_of(self, hook: str) -> list[Any]:
-        """What has a hook of its own: the datamodule, of which `teardown` alone is one, callbacks, and the module.
+        """The objects that override a hook: callbacks, the module, and for `teardown` the datamodule.
 
         Callbacks that follow a metric see what the module logs where an epoch ends.
         """
@@ -391,7 +391,7 @@ class ModuleTrainer:
         return [owner for owner in owners if overridden(owner, hook)]
 
     def call(self, hook: str, *args: Any, **now: Any) -> Any:
-        """Call a hook of all that have it; returns what the last returns, which is that of the module."""
+        """Call a hook of all objects that override it; returns what the last one returns: the module, if it does."""
         answer = None
         with self.during(hook, **now):
             for owner in self.owners_of(hook):

@@ -1,4 +1,4 @@
-"""What `transformers.Trainer` is given, as a graph and its resources: the same batches, losses, steps and schedule.
+"""The arguments of `transformers.Trainer` as a graph and resources: the same batches, losses, steps and schedule.
 
     graph, resources = setup(model, TrainingArguments("out", num_train_epochs=3), train_dataset=data)
     graphtrain.Trainer(graph, run_dir="run", **resources).run()
@@ -39,7 +39,7 @@ class Order(Sampler[int]):
 
     Arguments:
         length: of the data.
-        seed: see above.
+        seed: that of epoch 0.
 
     >>> order = Order(5, seed=42)
     >>> order.set_epoch(1)
@@ -181,7 +181,7 @@ class _Losses:
         if torch.allclose(by_one, 2 * by_two, rtol=1e-3):
             return "tokens"
         raise UsageError(
-            "the loss depends on num_items_in_batch, and is not divided by it, so a window is not that of Trainer",
+            "the loss uses num_items_in_batch, but is not divided by it, so a window would differ from that of Trainer",
             "divide all of it, or nothing; or set gradient_accumulation_steps=1",
         )
 
@@ -247,7 +247,7 @@ def evaluate_predictions(compute_metrics: Callable[..., Any], recorder: Any, spl
             try:
                 float(value)
             except (TypeError, ValueError):
-                raise UsageError(f"compute_metrics: `{name}` is no number: {value!r}") from None
+                raise UsageError(f"compute_metrics: `{name}` is not a number: {value!r}") from None
         start = f"{loader}/" if loader else ""
         recorder.means(split).add({start + name.removeprefix("eval_"): value for name, value in metrics.items()}, 1)
 
@@ -277,7 +277,7 @@ def _seeded(args: Any, model_init: Callable[..., Any] | None) -> Any:
 
 
 def _prepared(model: Any, args: Any, model_init: Any, optimizers: tuple[Any, Any]) -> Any:
-    """The model that is given or made, to which is done what `Trainer` does before it trains."""
+    """The model, passed or made by `model_init`, prepared as `Trainer` does before it trains."""
     if model_init is not None and isinstance(args, transformers.TrainingArguments):
         if model is not None or optimizers != (None, None):
             raise UsageError("model_init makes the model", "leave it out, or both the model and optimizers")
@@ -297,11 +297,11 @@ def _prepared(model: Any, args: Any, model_init: Any, optimizers: tuple[Any, Any
 
 
 def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any) -> tuple[Any, Any]:
-    """Those that were given, or those that the arguments mean."""
+    """The optimizer and the scheduler: those that were passed, else those of the arguments."""
     if optimizer is None:
         make, options = transformers.Trainer.get_optimizer_cls_and_kwargs(args, model)
         if {"params", "model", "optimizer_dict"} & options.keys() or not issubclass(make, torch.optim.Optimizer):
-            raise UsageError(f"optim={plain(args.optim)!r} is made of a model", "pass optimizers=(optimizer, None)")
+            raise UsageError(f"optim={plain(args.optim)!r} needs the model", "pass optimizers=(optimizer, None)")
         decayed = {*transformers.Trainer.get_decay_parameter_names(None, model)}
         trained = [(name in decayed, each) for name, each in model.named_parameters() if each.requires_grad]
         groups = [([each for decays, each in trained if decays is wanted], wanted) for wanted in (True, False)]
@@ -319,7 +319,7 @@ def _optimizer(args: Any, model: Any, steps: int, optimizer: Any, scheduler: Any
 
 
 def _with_metrics(graph: Graph) -> Graph:
-    """The graph with predictions that are gathered while it validates, and metrics that are computed of them."""
+    """The graph with nodes that gather predictions while it validates, and compute metrics from them."""
     body: Any = graph.nodes["validate"].body
     body = body.set("eval_batch", writes={"prediction": "prediction"})
     reads = {"batches": "next_batch.epoch_batches"}
@@ -334,7 +334,7 @@ def _refuse_missing(args: Any, train_dataset: Any, eval_dataset: Any) -> None:
     if plain(args.eval_strategy) != "no" and eval_dataset is None:
         raise UsageError(f"eval_strategy={plain(args.eval_strategy)!r} has no eval_dataset", "pass eval_dataset=...")
     if args.max_steps <= 0 and not hasattr(train_dataset, "__len__"):
-        raise UsageError("train_dataset has no length, so its epochs are no number of steps", "set max_steps")
+        raise UsageError("train_dataset has no length, so the number of steps is not known", "set max_steps")
 
 
 def _collator(processing_class: Any) -> Callable[..., Any]:
@@ -398,7 +398,7 @@ def setup(
         several = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
         val_data = {name: _loader(args, model, each, collator, trains=False) for name, each in several.items()}
         resources["val_data"] = val_data if several is eval_dataset else val_data[""]
-        graph = graph.insert("draw_again", draw_as_loader, after="validate", reads={"data": "val_data"})
+        graph = graph.insert("draw_validation", draw_as_loader, after="validate", reads={"data": "val_data"})
         if gathers:
             graph, resources["compute_metrics"] = _with_metrics(graph), compute_metrics
     best = best_metric(args) is not None
@@ -410,5 +410,5 @@ def setup(
     resources["training_step"], resources["validation_step"] = _steps(
         args, loss, window, preprocess_logits_for_metrics, gathers=gathers
     )
-    _seeded(args, model_init)  # the model once more, as Trainer makes it: random numbers go on after it
+    _seeded(args, model_init)  # creates the model again, as Trainer does: the random numbers of the run follow
     return graph, resources

@@ -45,10 +45,10 @@ run_options = options(
 )
 
 
-def without_options(words: Sequence[str], options: Collection[str]) -> list[str]:
+def omit(words: Sequence[str], options: Collection[str]) -> list[str]:
     """The words of a command line without these options; the name of an option that takes a value ends in ``=``.
 
-    >>> without_options(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
+    >>> omit(["a.py", "--until", "2 steps", "--resume=best", "--quiet"], ["--until=", "--quiet"])
     ['a.py', '--resume=best']
     """
     kept, remaining = [], iter(words)
@@ -85,7 +85,7 @@ def resume_command(words: Sequence[str], run_dir: Path, *, is_reached: bool) -> 
     >>> resume_command(words, Path("moved"), is_reached=True)
     'graphtrain run a.py --run-dir moved'
     """
-    kept = without_options(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
+    kept = omit(words, ["--run-dir=", *OF_THE_START, *(OF_THE_END if is_reached else ())])
     return shlex.join([*kept, "--run-dir", str(run_dir)])
 
 

@@ -25,7 +25,7 @@ def notify(line: str) -> None:
 
 
 def ignore(line: str) -> None:
-    """Print nothing, instead of `notify`."""
+    """Print nothing; used in place of `notify`."""
 
 
 def notify_once(*, quiet: bool = False) -> Callable[[str], None]:
@@ -81,7 +81,7 @@ def table(
 
 
 def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Rows as lines of text: cells are separated by at least two spaces, and have one at most; an empty one is ``-``.
+    """Rows as lines of text: at least two spaces separate cells, which contain single ones; an empty cell is ``-``.
 
     >>> for line in aligned(["run", "lr"], [["runs/a", "0.1"], ["runs/b", ""]]):
     ...     print(line)

@@ -11,7 +11,7 @@ import click
 
 from graphtrain.command.adapted import adapter_options, script_argument, script_or_class
 from graphtrain.command.cli import command, overlay_option, processes_option, settings_argument
-from graphtrain.command.options import without_options
+from graphtrain.command.options import omit
 from graphtrain.errors import UsageError
 from graphtrain.ranks.current import is_one_of_several
 
@@ -73,7 +73,7 @@ def verify(
     from graphtrain.command.verifying import verify_script
 
     # The other words are those of `graphtrain run`.
-    words = without_options(sys.argv[2:], ["--cuts=", "--cuts-seed="])
+    words = omit(sys.argv[2:], ["--cuts=", "--cuts-seed="])
     return verify_script(source, settings, words, of_a_script["cuts"] or 10, of_a_script["cuts_seed"])
 
 

@@ -1,4 +1,4 @@
-"""A script set up again as in a past run: seed, flags, arguments and graph as in a checkpoint."""
+"""Set a script up as in a past run: with the seed, flags, arguments and graph of a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from graphtrain.trainer.trainer import Trainer
 
 @final
 class TrainerFactory:
-    """Makes trainers that write nothing to the run. Each imports the script, or the class, again and sets it up.
+    """Creates trainers that write nothing to the run; for each, the script, or the class, is imported and set up again.
 
     Arguments:
         settings: ``NAME=VALUE``, instead of the arguments that the run had; ``NODE.PARAM=VALUE`` for a graph.
@@ -85,7 +85,7 @@ class TrainerFactory:
         return Trainer(graph, **{**flags, **resources, **options})
 
     def _saved(self, program: Script, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the run that differ from the defaults; not former defaults of those that are gone."""
+        """The arguments of the run that differ from the defaults, without defaults of arguments that are gone."""
         arguments, defaults = about.get("arguments", {}), arguments_in_force(program.setup, {})
         explicit = about.get("explicit", arguments)
         return {
@@ -116,6 +116,6 @@ def _value(name: str, text: str) -> Any:
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         value = toml_value(str(text))
     if isinstance(value, str):
-        hint = f"give it as {name}=VALUE"
+        hint = f"set it with {name}=VALUE"
         raise UsageError(f"the argument {name}={value} of the run cannot be read back", hint)
     return value

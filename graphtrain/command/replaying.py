@@ -92,7 +92,7 @@ def _replayed(
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
     if term.base.amount > _count(newest := lineage[-1], term):
-        report(f"{term} are after the last checkpoint, {newest.name}: what follows is what the run would have done")
+        report(f"{term} are after the last checkpoint, {newest.name}: the replay shows what the run would have done")
     start, goal = _span_around(history, lineage, term)
     path = start.path if start is not None else None
     replay = Replay(trainers.trainer(goal, from_the_beginning=start is None), path)

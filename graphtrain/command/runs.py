@@ -18,14 +18,7 @@ import click
 
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
-from graphtrain.command.options import (
-    OF_THE_END,
-    OF_THE_START,
-    ended_by,
-    replay_command,
-    resume_command,
-    without_options,
-)
+from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, omit, replay_command, resume_command
 from graphtrain.command.output import aligned, console, error_lines, notify, plural, shown, shown_number, table
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
@@ -307,7 +300,7 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
         return
     free = next(path for number in itertools.count(2) if not (path := Path(f"{run.path}-{number}")).exists())
     fork = ["--fork", str(run.path / finite.name)] if (finite := run.newest_finite) is not None else []
-    kept = without_options(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
+    kept = omit(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
     words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
     yield shown(shlex.join(words), 1000), "names the batch at which the loss diverges"
 

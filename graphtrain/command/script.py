@@ -52,7 +52,7 @@ def import_script(path: Path) -> ModuleType:
         raise UsageError(f"there is no script `{path}`", hint)
     if path.suffix != ".py" or not path.stem.isidentifier():
         hint = "rename the script: letters, digits and underscores, and .py"
-        raise UsageError(f"`{path}` cannot be imported: its name is no name of a module", hint)
+        raise UsageError(f"`{path}` cannot be imported: its name is not a module name", hint)
     # A symbolic link is imported under its own name and from its own folder, as `python link.py` does.
     folder_name = str(path.parent.absolute())
     if folder_name not in sys.path:

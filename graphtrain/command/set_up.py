@@ -32,7 +32,7 @@ def set_up(
     seed: int,
     device: str | torch.device = "auto",
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """Seed all random generators, and call a setup; its arguments with the defaults, as text, and the resources.
+    """Seed all random generators and call a setup; returns all of its arguments, as text, and the resources.
 
     Arguments:
         name: of the setup, in messages.
@@ -58,7 +58,7 @@ def set_up(
 
 
 def weights_named(texts: Iterable[str]) -> dict[str, Path]:
-    """The files or folders of ``NAME=FILE``, by name; a run, or ``RUN/best``, is a checkpoint of it.
+    """The files or folders of ``NAME=FILE``, by name; a run, or ``RUN/best``, stands for a checkpoint of it.
 
     Raises:
         UsageError: a text has another form, or there is no such checkpoint.
@@ -67,7 +67,7 @@ def weights_named(texts: Iterable[str]) -> dict[str, Path]:
 
 
 def checkpoint_of(path: Path) -> Path:
-    """The checkpoint that a path names, for a run its newest; another path as it is.
+    """The checkpoint that a path names: of a run its newest; any other path is returned as it is.
 
     Raises:
         UsageError: the run has none.
@@ -77,7 +77,7 @@ def checkpoint_of(path: Path) -> Path:
 
 
 def warm_start(resources: Mapping[str, Any], weights: Mapping[str, Path], notify: Callable[[str], None]) -> None:
-    """Load weights into modules, strictly; it is not a resume. Of a sharded module, every rank reads its parts alone.
+    """Load weights into modules, strictly; it is not a resume. Every rank reads only its parts of a sharded module.
 
     Arguments:
         weights: files, by the name of the module, or by ``model.body.*`` where only names of that pattern are loaded.

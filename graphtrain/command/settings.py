@@ -114,7 +114,7 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
     takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in inspect.signature(setup).parameters.values())
     for key in values:
         if key == RUN_ARGUMENT or not (key in known or takes_any):
-            hint = suggestion(key, known).removesuffix("?") or ("it takes others" if known else "it takes none")
+            hint = suggestion(key, known).removesuffix("?") or f"it takes {'others' if known else 'no arguments'}"
             hint = f"{hint}; to set a parameter of a node, write NODE.{key}=VALUE"
             if (kind := find_kind(key)) is not None and (parameter := kind.trigger or next(iter(kind.parameters), "")):
                 example = f"{key}.{parameter}={shlex.quote(str(values[key]))}"
@@ -127,10 +127,10 @@ def setup_arguments(setup: Callable[..., Any], values: Mapping[str, Any], name: 
 
 
 def arguments_in_force(setup: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Every argument of a call of `setup`, defaults included, as text that is saved with a run.
+    """All arguments of a call of `setup`, with the defaults, as text that is saved with a run.
 
-    A default has the same form as if it were given, and a path that of a string. Addresses, which differ between
-    processes, are left out.
+    Defaults are converted as arguments of the command line are, and paths become strings. Addresses, which differ
+    between processes, are left out.
 
     Arguments:
         arguments: those of the call, as `setup_arguments` returns them.

@@ -16,7 +16,7 @@ from typing import Any, final
 from graphtrain.checks import checked_graph
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.failure import STOPPED
-from graphtrain.command.options import RunOptions, ended_by, replay_command, resume_command, without_options
+from graphtrain.command.options import RunOptions, ended_by, omit, replay_command, resume_command
 from graphtrain.command.output import notify_once
 from graphtrain.command.script import Script, load_graph
 from graphtrain.command.set_up import set_up, warm_start
@@ -42,7 +42,7 @@ from graphtrain.trainer.trainer import Trainer
 
 _RUNS = Path("runs")
 
-# Runs a trainer in another way than `Trainer.run`; None for that one.
+# Runs a trainer in place of `Trainer.run`, which None stands for.
 Drive = Callable[[Trainer, RunOptions], Outcome] | None
 
 
@@ -169,7 +169,7 @@ class _Training:
 
     def _resume_with(self, run_dir: Path, *, is_reached: bool = False) -> str:
         count, words = current_ranks().world_size, [*self.program.words, *sys.argv[1:]]
-        is_launched = count > 1 and without_options(words, ["--processes="]) == words
+        is_launched = count > 1 and omit(words, ["--processes="]) == words
         how = f"  in {count} processes, by the same launcher" if is_launched else ""
         return f"resume with: {resume_command(words, run_dir, is_reached=is_reached)}{how}"
 

@@ -73,7 +73,7 @@ def verify_run(source: ScriptOrClass, run_dir: Path, settings: Sequence[str], la
 def _verified(
     source: ScriptOrClass, settings: Sequence[str], segments: Sequence[Segment], report: Callable[[str], None]
 ) -> int:
-    """Replay spans, compare, and print a line for each; the exit code."""
+    """Replay spans, compare them, and print a line for each; the exit code."""
     comparable = [segment for segment in segments if not segment.change]
     if not comparable:
         reasons = "; ".join(dict.fromkeys(segment.change for segment in segments))
@@ -110,7 +110,7 @@ def _verified(
 
 
 def code_of_a_process(call: Callable[[], bool]) -> int:
-    """The exit code of a process of its own for a call, in which nothing is left of another replay; 0 for True."""
+    """Call in a forked process, in which nothing of another replay is left; its exit code, 0 for True."""
     sys.stdout.flush()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries, which have done nothing so far
@@ -142,7 +142,7 @@ def _lines(verdict: Verdict, changes: str) -> Iterator[str]:
     if segment.start is None:
         yield (
             "  Nothing was resumed here, so the computation is not repeatable: seed every random generator in setup; "
-            "--deterministic asks torch for deterministic kernels; the time and os.urandom follow from no seed."
+            "--deterministic asks torch for deterministic kernels; time and os.urandom have no seed."
         )
     else:
         yield (

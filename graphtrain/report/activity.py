@@ -1,4 +1,4 @@
-"""What a run did, row by row: how often its nodes and edges ran, and what they took, as `nodes.jsonl` has it."""
+"""What a run did, row by row: how often its nodes and edges ran, and how long they took, as in `nodes.jsonl`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunActivity:
         destinations: dict[int, list[tuple[dict[str, int], str]]] = {}  # the totals to which each counter adds
 
         def add(line: dict[str, Any]) -> dict[str, Any]:
-            """The totals after a line; nothing for one that counts nothing. What a run has not written raises."""
+            """The totals after a line, {} for one without counts; a line that no run has written raises."""
             place = {"time": float(line["time"]), "rows": int(line["rows"])}
             if "event" in line:
                 nodes[:] = line["nodes"]

@@ -1,4 +1,4 @@
-"""Loggers: any callable that takes a row of metrics, or one that also follows the beginning and end of a run."""
+"""Loggers: any function that takes a row of metrics, or a class that also follows the start and end of a run."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Beginning:
 class RunLogger(ABC):
     """A logger that follows a run across processes, so that its log has every row exactly once.
 
-    `show`, `flush` and `ended` are optional. A logger, of this class or a plain function, that raises an exception
-    after the run has begun is off from then on, which one line says; the run continues.
+    `show`, `flush` and `ended` are optional. If a logger, of this class or a function, raises an exception during the
+    run, it is switched off, one line reports it, and the run continues.
 
     >>> from graphtrain import Graph
     >>> class Count(RunLogger):
@@ -106,9 +106,9 @@ class RunLogger(ABC):
 
 @final
 class Loggers:
-    """Several loggers as one. One that raises is off until a run begins, which one line says.
+    """Several loggers as one. One that raises is switched off until the next run begins, and one line reports it.
 
-    What a `RunLogger` raises when a run begins is raised: nothing is trained yet.
+    An exception of a `RunLogger` when a run begins is raised: nothing is trained yet.
     """
 
     def __init__(self, loggers: Sequence[Logger], notify: Callable[[str], Any]) -> None:

@@ -1,4 +1,4 @@
-"""A run that is looked at: its metrics as a table and as curves, and its page in a notebook."""
+"""What a trainer and a run on disk share: metrics as a table and as curves, and a page in a notebook."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Recorded(ABC):
             f"<div><b>{escape(repr(self)[1:-1])}</b>{escape(place)}</div>",
             f"<div>{escape(', '.join(shown[:_MOST_METRICS]) + more)}</div>",
         ]
-        # A run is worth more than its picture, which can fail in any way: no layout program, or a damaged file.
+        # A picture can fail in many ways, as without a layout program; the page is shown without it.
         with suppress(Exception):
             from graphtrain.viz.render import svg
 

@@ -61,7 +61,7 @@ def _is_run(path: Path) -> bool:
 class Run(Recorded):
     """A run that is over, or is running in another process, by its files; nothing is written.
 
-    The status is read once, and what else is asked for, then; a new `Run` reads a newer status.
+    The status is read once, at the start, and everything else on access; a new `Run` reads a newer status.
 
     Arguments:
         run_dir: its run directory.
@@ -72,14 +72,14 @@ class Run(Recorded):
         state: running, stopping, stopped, finished, failed or interrupted, as a run is whose process is gone.
         condition: the state, and the row by which a loss is not finite: ``"running, not finite by step 40"``.
         place: where it is: ``"step 40, epoch 2.50, batch 5/10"``.
-        was_killed: True if its process is gone and has not stopped it.
+        was_killed: True if its process is gone without having stopped the run.
         newest: the name of the newest checkpoint; empty if there is none.
         resumable: whether there is a checkpoint to resume from; empty for a run that is running, or done.
         best: the best checkpoint of each ranking: ``checkpoint``, ``metric`` and ``value``, by names such as "best".
         arguments: the arguments of `setup` at the last start; empty where no command has started it.
         error: the exception that has ended it, and a hint if there is one; empty if none has.
         age, age_seconds: how long ago its status was written, in words, and in seconds; None if that is not known.
-        activity: what nodes and edges ran and took, at each row and every ten seconds; empty if it was not counted.
+        activity: how often nodes and edges ran, and seconds of nodes, at each row and every ten seconds.
 
     Raises:
         UsageError: there is no run; and where a file is read that cannot be.
@@ -148,7 +148,7 @@ class Run(Recorded):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What tells runs apart: arguments of `setup`, parameters of the graph, hyper-parameters."""
+        """What distinguishes runs: arguments of `setup`, parameters of the graph, hyper-parameters."""
         parameters = self.status.get("parameters")
         fields = self.manifest.hyper_parameters if self.manifest is not None else {}
         hyper_parameters = {f"{name}.{key}": value for name, each in fields.items() for key, value in each.items()}
@@ -163,7 +163,7 @@ class Run(Recorded):
 
     @property
     def newest_finite(self) -> Path | None:
-        """The newest checkpoint that a resume would not pass over for its weights."""
+        """The newest checkpoint with finite weights; None if there is none."""
         for path in reversed(self._checkpoints):
             with suppress(GraphtrainError):  # damaged
                 if not read_manifest(path).not_finite:
@@ -208,7 +208,7 @@ class Run(Recorded):
         return (self.activity.at(-1) or {}).get("runs")
 
     def why(self) -> Iterator[str]:
-        """Why it is in its state, a sentence a line. Of one at its end, the first needs no checkpoint to be read."""
+        """Why it is in its state, one sentence a line; the first reads no checkpoint if the run reached its end."""
         position = f"node `{one_line(self.snapshot().position)}`"
         error, *hint = self.error or [""]
         reason, number = shown(self.status.get("reason") or "a request"), self.status.get("process")
@@ -253,7 +253,7 @@ class Run(Recorded):
 
     @property
     def ending_notice(self) -> str:
-        """What a node has said of the end of a run before its amount: ``"early_stop: val/loss is nan"``, or empty."""
+        """What a node reported when it ended the run before its amount: ``"early_stop: val/loss is nan"``, or empty."""
         graph = None if self.snapshot().is_at_its_end else self._ended_graph
         nodes = graph.nodes if graph is not None else ()
         lines = [line for _, line in self.status.get("notices") or () if line.partition(": ")[0] in nodes]

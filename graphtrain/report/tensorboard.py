@@ -52,7 +52,7 @@ class TensorBoard(RunLogger):
         self.writer: Any = None
 
     def begin(self, beginning: Beginning) -> None:
-        """Truncate the files to the rows that are kept, and write what the run is made of."""
+        """Truncate the files to the rows that are kept, and write hyper-parameters and graph."""
         self.close()
         folder = self._chosen_folder or (beginning.run_dir / "tensorboard" if beginning.run_dir else None)
         if folder is None:

@@ -70,7 +70,7 @@ REDUCTIONS: Mapping[str, Callable[[float, float], float]] = {
 
 
 def check_metric(name: Any, value: Any, source: str, remedy: str = "") -> None:
-    """Raise a UsageError, which begins with the source, unless this is a metric; the remedy comes before others."""
+    """Raise a UsageError unless this is a metric; its message begins with `source`, and its hint with `remedy`."""
     if not isinstance(name, str):
         raise UsageError(f"{source} a metric whose name is {described(name)}: {name!r}", "names are strings")
     if name in ROW_POSITION:

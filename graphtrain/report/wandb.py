@@ -16,12 +16,12 @@ from graphtrain.storage.files import replace_file
 class WandB(RunLogger):
     """A logger for Weights and Biases, also offline: ``mode="offline"``, or ``WANDB_MODE``; ``wandb sync`` sends later.
 
-    A resume continues the run, whose own step is the number of the row, so it is sent the rows that it lacks and no
-    others: a row that a resume repeats with other values stays as it was first sent. Curves are over `step`.
+    A resume continues the run. Its step at the service is the number of the row, so only missing rows are sent: a row
+    that a resume repeats with other values stays as it was first sent. Curves are over `step`.
 
     Arguments:
-        project: what the run belongs to. Default: "graphtrain".
-        settings: what else ``wandb.init`` is given, such as `name`, `tags`, `group`, `mode`.
+        project: the project of the run. Default: "graphtrain".
+        settings: other arguments of ``wandb.init``, such as `name`, `tags`, `group`, `mode`.
 
     Raises:
         UsageError: wandb is not installed.
@@ -37,7 +37,7 @@ class WandB(RunLogger):
         self._rows = self._exit_code = 0
 
     def begin(self, beginning: Beginning) -> None:
-        """Continue the run whose name at the service is kept in this directory, or begin one; send what it lacks."""
+        """Continue the run whose id the run directory holds, or start one; send the missing rows."""
         self.close()
         config = {name: json_value(value) for name, value in beginning.hyper_parameters.items()}
         self._settings = {"id": uuid.uuid4().hex, "resume": "allow", "config": config}
@@ -67,7 +67,7 @@ class WandB(RunLogger):
         self._log({"step": step, name: sent})
 
     def ended(self, state: str, error: BaseException | None) -> None:
-        """A run that has failed is shown as such."""
+        """Report a failed run to the service as failed."""
         self._exit_code = int(state == "failed")
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def _tail(model: Any) -> Any:
 # Parameters and resources that an overlay needs, and what is said; empty where it trains.
 NEEDED: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any], str]] = {
     "distill": ({}, {"teacher": torch.nn.Linear(4, 1), "teacher_step": lambda model, batch: model(batch[0])},
-        "`training_step` of a LightningModule is given no `teacher_output`"),
+        "`training_step` of a LightningModule receives no `teacher_output`"),
     "early_stop": ({"early_stop": {"monitor": "val/loss"}}, {}, ""),
     "plateau": ({}, {"scheduler": lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)}, ""),
     "token_windows": ({"train_batch": {"per": "samples"}}, {}, ""),

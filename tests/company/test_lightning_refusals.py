@@ -90,7 +90,7 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "an epoch that is left": (
         but(on_train_batch_start=lambda self, batch, batch_idx: -1),
         {},
-        "returned -1, by which no epoch ends here.*next_batch.limit",
+        "returned -1, which ends no epoch here.*next_batch.limit",
     ),
     "modes of its own": (
         but(modules.Validated, on_validation_model_eval=lambda self: None),
@@ -103,10 +103,14 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "`training_epoch_end` is of Lightning 1.*for `on_train_epoch_end`",
     ),
     "a flag of Lightning 1": (Base, {"terminate_on_nan": True}, "no argument `terminate_on_nan`.*docs/coming-from"),
-    "a loop": (doing(lambda self: self.trainer.fit_loop), {}, "`trainer.fit_loop` is not available here; use the"),
+    "a loop": (
+        doing(lambda self: self.trainer.fit_loop),
+        {},
+        "`trainer.fit_loop` is not supported; its equiv",
+    ),
     "a callback that saves": (Base, {"callbacks": Saves()}, "`trainer.save_checkpoint` .* the node `checkpoint`"),
     "a metric that is not logged": (but(configure_optimizers=unlogged), {}, "follows `val_los`, which is not logged"),
-    "a picture for a logger": (of_figures, {}, "`logger.experiment.add_figure` is not available here"),
+    "a picture for a logger": (of_figures, {}, "`logger.experiment.add_figure` is not supported"),
     "a reduction": (doing(lambda self: self.log("a", 1.0, reduce_fx="median")), {}, "reduce_fx is 'median'.*use"),
     "a hook within a closure": (
         of_closures,

@@ -447,8 +447,8 @@ def test_what_has_no_meaning_is_an_error(given: dict[str, Any], message: str, tm
     ("returned", "message"),
     [
         (None, "compute_metrics returned nothing"),
-        ({"acc": [1, 2]}, "compute_metrics: `acc` is no number: [1, 2]"),
-        ({"acc": "x"}, "compute_metrics: `acc` is no number: 'x'"),
+        ({"acc": [1, 2]}, "compute_metrics: `acc` is not a number: [1, 2]"),
+        ({"acc": "x"}, "compute_metrics: `acc` is not a number: 'x'"),
     ],
     ids=str,
 )

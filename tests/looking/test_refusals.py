@@ -350,7 +350,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("replay tiny.py --run-dir gone --to 1_steps", ("there is no run in `gone`",)),
     ("replay tiny.py --run-dir kept --to 10_steps", ("the run does not reach 10 steps: it ends at step 4",)),
     ("replay tiny.py --run-dir kept --to 5_stops", ("--to: unknown unit `stops`", "did you mean `steps`?")),
-    ("replay tiny.py --run-dir kept --to 3_minutes", ("`minutes` are wall-clock time",)),
+    ("replay tiny.py --run-dir kept --to 3_minutes", ("`minutes` is wall-clock time",)),
     ("replay tiny.py --run-dir kept --to best", ("was ranked by a metric",)),
     ("replay tiny.py --run-dir kept --to 2_steps --node stop", ("there is no node `stop`", "did you mean `step`?")),
     ("replay tiny.py --run-dir kept --to 4_steps --node step", ("the node `step` does not run again after 4 steps",)),

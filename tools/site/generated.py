@@ -22,7 +22,7 @@ from click.testing import CliRunner
 
 import graphtrain
 from graphtrain.adapters._training_arguments import INSTEAD, NO_EFFECT
-from graphtrain.adapters.lightning_flags import ELSEWHERE, EQUIVALENTS, REFUSED_CALLBACKS
+from graphtrain.adapters.lightning_flags import EQUIVALENTS, REFUSED_CALLBACKS, REFUSED_FLAGS
 from graphtrain.checks.codes import CODES
 from graphtrain.checks.codes import FAMILIES as FAMILIES_OF_CODES
 from graphtrain.command.cli import COMMANDS, app
@@ -87,7 +87,7 @@ def checks() -> str:
 
 def lightning_names() -> str:
     """What the adapter for Lightning refuses: arguments, callbacks, attributes of `self.trainer`."""
-    arguments = [[f"`{name}`", _shown(values), instead] for name, (values, instead) in ELSEWHERE.items()]
+    arguments = [[f"`{name}`", _shown(values), instead] for name, (values, instead) in REFUSED_FLAGS.items()]
     tables = [_table(["argument of the Trainer", "an error unless it is", "instead"], arguments)]
     for title, refused in (("callback", REFUSED_CALLBACKS), ("attribute of `self.trainer`", EQUIVALENTS)):
         tables.append(_table([title, "instead"], [[f"`{name}`", instead] for name, instead in refused.items()]))

@@ -34,7 +34,7 @@ def content_of_runs(paths: Sequence[Path], next_steps: NextSteps) -> dict[str, A
 
     Arguments:
         paths: the run directories.
-        next_steps: the commands that lead further from a run, with what they do.
+        next_steps: returns the commands to continue a run with, and what each does.
 
     Raises:
         UsageError: there is no run in a folder, or its files cannot be read.

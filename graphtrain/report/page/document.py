@@ -1,4 +1,4 @@
-"""The document of the page: with everything inside for a file, or with links to what a server gives."""
+"""The document of the page: self-contained for a file, or with links to the files of a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_report(paths: list[Path], output: Path, next_steps: NextSteps) -> Path
 
     Arguments:
         paths: the run directories; several are shown beside each other.
-        next_steps: the commands that lead further from a run, with what they do.
+        next_steps: returns the commands to continue a run with, and what each does.
 
     Raises:
         UsageError: there is no run, or the file cannot be written.
@@ -67,7 +67,7 @@ def self_contained(content: dict[str, Any]) -> str:
 
 
 def served() -> tuple[str, str]:
-    """The page that asks its server for everything, and its policy."""
+    """The page that requests everything from its server, and its policy."""
     links = [f'<link rel="stylesheet" href="{name}">' for name in STYLES]
     scripts = [f'<script {how} src="{name}"></script>' for name, how in SCRIPTS.items()]
     allowed = {"style-src": "'self'", "script-src": "'self'", "connect-src": "'self'", "img-src": "data:"}
@@ -96,6 +96,6 @@ def _hash(text: str) -> str:
 
 
 def _json(content: dict[str, Any]) -> str:
-    """JSON in which nothing can end the element that holds it."""
+    """JSON that cannot close the element around it."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

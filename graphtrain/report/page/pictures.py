@@ -1,4 +1,4 @@
-"""The pictures of a graph for a page, with what their elements stand for: boxes by keys, arrows by numbers."""
+"""The pictures of a graph for a page, with the node of each box and the edge of each arrow."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Watched:
     """What a server shows: runs, or a folder of runs.
 
     Arguments:
-        next_steps: the commands that lead further from a run, with what they do.
+        next_steps: returns the commands to continue a run with, and what each does.
         runs: run directories that are shown beside each other. Default: none.
         folder: a folder whose runs are listed, each of which can be opened. Default: none.
     """
@@ -52,7 +52,7 @@ class Watched:
         """What the page shows now.
 
         Arguments:
-            names: runs of the folder, as it lists them; empty for what was asked for at the start.
+            names: runs of the folder, as it lists them; empty for the first page.
 
         Raises:
             GraphtrainError: it cannot be read.
@@ -62,7 +62,7 @@ class Watched:
         return {"kind": "runs", **content_of_runs(self._chosen(names), self.next_steps)}
 
     def signature(self, names: Sequence[str]) -> tuple[Any, ...]:
-        """Differs from what it was when something that is shown was written, or the process of a run has ended."""
+        """A value that changes when a file that is shown is written, or the process of a run ends."""
         if self.folder is not None and not names:
             return tuple((run, _written(run / STATUS_FILE), _state(run)) for run in run_directories(self.folder))
         return tuple((_state(run), *(_written(run / name) for name in _FILES)) for run in self._chosen(names))
@@ -192,7 +192,7 @@ def listening(port: int) -> Iterator[socket.socket]:
             opened.listen(128)
         except (OSError, OverflowError) as error:
             why = f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}"
-            raise UsageError(why, "--port 0 takes one that is free") from error
+            raise UsageError(why, "--port 0 takes a free one") from error
         yield opened
 
 
