@@ -122,7 +122,7 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
         is_certain = visit.is_sure or (never and not is_guard)
         writing = quoted([other.path for other in machine.program.nodes if slot in other.plan_node.writes])
         reads = f"a guard on an edge leaving `{path}` reads" if is_guard else f"`{path}` reads"
-        on = "" if is_certain else " on some path"
+        on = "" if is_certain else ", on some path"
         move = "move the edge to where it is written" if is_guard else "give the read a default (`= None`)"
         yield node.scope.problem(
             "G303" if is_certain else "G304",

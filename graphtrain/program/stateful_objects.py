@@ -172,8 +172,8 @@ class StatefulObjects:
     def foreign_schedulers(self) -> list[str]:
         """The names of the schedulers whose optimizer was not supplied, also not inside another object."""
         kind, objects = torch.optim.lr_scheduler.LRScheduler, self.set_up()
-        others = [value for value in (*objects.values(), *self.resources.values()) if not isinstance(value, kind)]
-        known = {id(part) for value in others for part in (value, getattr(value, "optimizer", None))}
+        owners = [value for value in (*objects.values(), *self.resources.values()) if not isinstance(value, kind)]
+        known = {id(part) for value in owners for part in (value, getattr(value, "optimizer", None))}
         schedulers = [(name, value) for name, value in objects.items() if isinstance(value, kind)]
         return [name for name, scheduler in schedulers if id(scheduler.optimizer) not in known]
 

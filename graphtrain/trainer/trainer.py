@@ -259,6 +259,7 @@ class Trainer(RunView):
 
         Raises:
             LifeCycleError: the run is running, finished or failed.
+            UsageError: as for `run`, or `n` is negative.
         """
         _check_types(n=n)
         with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):

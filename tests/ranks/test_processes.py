@@ -90,7 +90,7 @@ def test_a_rank_that_does_not_come_in_time_is_named() -> None:
     first, _ = run_processes(2, sleeping)
     assert first[0] == "RankFailedError"
     assert first[1].startswith("rank 1 did not arrive in time; the others wait in `train_batch` at step 0, ")
-    assert "ranks wait 1 s for each other, or GRAPHTRAIN_TIMEOUT_SECONDS" in first[1]
+    assert "Ranks wait 1 s for each other; GRAPHTRAIN_TIMEOUT_SECONDS" in first[1]
 
 
 def killed() -> None:
