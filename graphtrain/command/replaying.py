@@ -58,8 +58,8 @@ def replay_to(
             raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
         printed = console(quiet=report is ignore)
         origin = start.name if start is not None else "the beginning"
-        position = escaped(replay.trainer.position)
-        printed.print(f"[bold]{escaped(replay.moment)}[/bold], next node {position} (replayed from {origin})\n")
+        place = f"next node {escaped(replay.trainer.position)} (replayed from {origin})"
+        printed.print(f"[bold]{escaped(replay.moment)}[/bold], {place}\n", soft_wrap=True)
         slots = replay.slots
         rows = [row for name, value in slots.items() for row in _described(name, value)]
         printed.print(table(["slot", "value"], rows, whole=["slot"]))
