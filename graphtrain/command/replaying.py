@@ -88,16 +88,16 @@ def _replayed(
     trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
         replay = Replay(trainers.trainer(SavedCheckpoint.sound(path), from_the_beginning=False), path)
-        replay.run_to(lambda _, loop: [Breakpoint(loop.position, lambda: True)])  # it was made here
+        replay.run_to(lambda _, loop: [Breakpoint(loop.position, lambda: True)])  # where it was saved
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
-    if term.base.amount > _count(newest := lineage[-1], term):
-        report(f"{term} are after the last checkpoint, {newest.name}: the replay shows what the run would have done")
     start, goal = _span_around(history, lineage, term)
     path = start.path if start is not None else None
     replay = Replay(trainers.trainer(goal, from_the_beginning=start is None), path)
     if not replay.run_to(lambda compiled, _: after_amount(compiled, term)):
         raise UsageError(f"the run does not reach {term}: it ends at {replay.moment}", "name an earlier moment")
+    if term.base.amount > _count(newest := lineage[-1], term):
+        report(f"{term} are after the last checkpoint, {newest.name}: the replay shows what the run would have done")
     return replay, path
 
 
