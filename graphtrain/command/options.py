@@ -27,7 +27,7 @@ run_options = options(
     click.option("--graph", help="A name, a TOML file, a script, or saved. Default: that of the script, else fit."),
     overlay_option,
     click.option("--run-dir", type=Path, help="The run directory. Default: a new one in runs."),
-    click.option("--resume", default="auto", metavar="WHAT", help="From what: auto, never, best, newest, or a path."),
+    click.option("--resume", default="auto", metavar="WHAT", help="auto (default), never, best, newest, or a path."),
     click.option("--fork", type=Path, metavar="RUN", help="Start a new run from a checkpoint of another run."),
     click.option("--init", multiple=True, metavar="NAME=FILE", help="Load weights: model=FILE, 'model.body.*=FILE'."),
     click.option("--rename", multiple=True, metavar="OLD=NEW", help="When resuming, the saved node OLD is now NEW."),
@@ -35,7 +35,9 @@ run_options = options(
     click.option("--from-saved", is_flag=True, help="When resuming, keep the saved values."),
     click.option("--until", metavar="AMOUNT", help="Stop early, at '500 steps' or '2 hours' of the run."),
     click.option("--dry-run", is_flag=True, help="Run every node once, and write nothing."),
-    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="Seed of all generators."),
+    click.option(
+        "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="The random seed. Default: 0."
+    ),
     click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
