@@ -35,9 +35,7 @@ run_options = options(
     click.option("--from-saved", is_flag=True, help="When resuming, keep the saved values."),
     click.option("--until", metavar="AMOUNT", help="Stop early, at '500 steps' or '2 hours' of the run."),
     click.option("--dry-run", is_flag=True, help="Run every node once, and write nothing."),
-    click.option(
-        "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="The random seed. Default: 0."
-    ),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", default=0, help="The seed. Default: 0."),
     click.option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ..."),
     processes_option,
     click.option("--deterministic", is_flag=True, help="Ask torch for deterministic kernels."),
