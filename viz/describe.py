@@ -25,7 +25,7 @@ MOST_LINES = 4  # of settings of a node
 FEWEST_RETURNS = 3  # of a hub; two arrows back are easier to follow than two names
 NUMBERS = "numbers: the order in which the edges of a node are tried"
 
-Place = tuple[str, int]  # a source, and the position of an edge among those of the source
+EdgeIndex = tuple[str, int]  # a source, and the position of an edge among those of the source
 
 
 @dataclass
@@ -192,7 +192,7 @@ def _add_level(drawn: Description, graph: GraphData, inside: tuple[str, ...], fo
             _add_level(drawn, node.body, (*inside, name), folded)
     for source, edges in graph.edges.items():
         for position, edge in enumerate(edges):
-            place = source, position
+            index = source, position
             arrow = Arrow(
                 key=f"{path}{source} -> {edge}",
                 source=key(source),
@@ -202,8 +202,8 @@ def _add_level(drawn: Description, graph: GraphData, inside: tuple[str, ...], fo
                 number=position + 1 if len(edges) > 1 else None,
                 guard=None if edge.when is None else shown(edge.when, TITLE_LENGTH),
                 expression=shown(graph.guards.get(edge.when or "", ""), TOOLTIP_LENGTH),
-                back=place in back,
-                main=place in main,
+                back=index in back,
+                main=index in main,
             )
             if arrow.back and source != edge.target and hubs[edge.target] >= FEWEST_RETURNS:
                 arrow.head = f"{arrow.source}+to{position + 1}"
@@ -223,15 +223,15 @@ def _lines(node: Node) -> list[str]:
     return [shown(line, LINE_LENGTH) for line in lines if line and line != node.name]
 
 
-def _flow(graph: GraphData) -> tuple[set[Place], list[Place]]:
+def _flow(graph: GraphData) -> tuple[set[EdgeIndex], list[EdgeIndex]]:
     """The edges that close a loop, and those of the main line, which leads from the start always by the last edge.
 
     Depth first; the last edge of a node goes first, so that the usual path runs downwards.
     """
-    back: set[Place] = set()
-    line: list[Place] = []
+    back: set[EdgeIndex] = set()
+    line: list[EdgeIndex] = []
     is_on_path: dict[str, bool] = {}
-    untried: dict[str, list[Place]] = {}
+    untried: dict[str, list[EdgeIndex]] = {}
     is_first_path = True
     for root in (graph.start, *graph.edges):
         path = [] if root in is_on_path else [root]

@@ -50,8 +50,8 @@ def render(
     if path.suffix.lower() not in PICTURE_SUFFIXES:
         toml = "; `graph.save` writes TOML" if path.suffix == ".toml" else ""
         raise UsageError(
-            f"{path}: unknown format of a picture `{path.suffix}`",
-            f"use a file name that ends in {', '.join(PICTURE_SUFFIXES)}{toml}",
+            f"{path}: unknown picture format `{path.suffix}`",
+            f"use a name that ends in {', '.join(PICTURE_SUFFIXES)}{toml}",
         )
     drawn, format = _described(graph, counts, position, bypassed), path.suffix.lower()[1:]
     if format == "svg":

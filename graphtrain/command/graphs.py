@@ -205,7 +205,7 @@ def _describe(kind: Kind) -> None:
         "of several ranks": ["they synchronise in it"] if kind.synchronises else [],
     }
     printed = console()
-    printed.print(f"[bold]{escaped(kind.name)}[/bold]\n{escaped(kind.description)}\n")
+    printed.print(f"[bold]{escaped(kind.name)}[/bold]\n{escaped(kind.description)}\n", soft_wrap=True)
     printed.print(table(["", ""], [[heading, ", ".join(items)] for heading, items in rows.items() if any(items)]))
 
 

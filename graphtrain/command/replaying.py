@@ -58,8 +58,8 @@ def replay_to(
             raise UsageError(f"the node `{node}` does not run again{times} after {to}: the run ends at {replay.moment}")
         printed = console(quiet=report is ignore)
         origin = start.name if start is not None else "the beginning"
-        position = escaped(replay.trainer.position)
-        printed.print(f"[bold]{escaped(replay.moment)}[/bold], next node {position} (replayed from {origin})\n")
+        place = f"next node {escaped(replay.trainer.position)} (replayed from {origin})"
+        printed.print(f"[bold]{escaped(replay.moment)}[/bold], {place}\n", soft_wrap=True)
         slots = replay.slots
         rows = [row for name, value in slots.items() for row in _described(name, value)]
         printed.print(table(["slot", "value"], rows, whole=["slot"]))
@@ -88,16 +88,16 @@ def _replayed(
     trainers = TrainerFactory(source, settings, report)
     if (path := _checkpoint(run_dir, to)) is not None:
         replay = Replay(trainers.trainer(SavedCheckpoint.verified(path), from_the_beginning=False), path)
-        replay.run_to(lambda _, loop: [Breakpoint(loop.position, lambda: True)])  # it was made here
+        replay.run_to(lambda _, loop: [Breakpoint(loop.position, lambda: True)])  # where it was saved
         return replay, path
     term = parse_moment(to, graph_of(lineage[-1].path, lineage[-1].manifest))
-    if term.base.amount > _count(newest := lineage[-1], term):
-        report(f"{term} are after the last checkpoint, {newest.name}: the replay shows what the run would have done")
     start, goal = _span_around(history, lineage, term)
     path = start.path if start is not None else None
     replay = Replay(trainers.trainer(goal, from_the_beginning=start is None), path)
     if not replay.run_to(lambda compiled, _: after_amount(compiled, term)):
         raise UsageError(f"the run does not reach {term}: it ends at {replay.moment}", "name an earlier moment")
+    if term.base.amount > _count(newest := lineage[-1], term):
+        report(f"{term} are after the last checkpoint, {newest.name}: the replay shows what the run would have done")
     return replay, path
 
 
