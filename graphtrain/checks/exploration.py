@@ -22,7 +22,7 @@ from graphtrain.checks.watching import Watch
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.scope import Scope, resources_of, slots_of
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.program.rounds import Act
+from graphtrain.program.rank_visits import Act
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.table import Compiler
 from graphtrain.program.triggers import set_triggers

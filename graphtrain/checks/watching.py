@@ -24,7 +24,7 @@ from graphtrain.kind import Field
 from graphtrain.plan.plan import Plan, PlanNode, optimizers_of
 from graphtrain.plan.scope import Ref, Scope
 from graphtrain.program.bind import Program, ProgramNode
-from graphtrain.program.rounds import Act
+from graphtrain.program.rank_visits import Act
 
 _Rules = Mapping[tuple[str, State], tuple[State, Fault | None]]
 _Effects = Mapping[str, Mapping[str, str]]

@@ -13,9 +13,9 @@ Other rooms use:
     compiled_graph: CompiledGraph
     gradient_windows: counters_of
     loop: Loop, Transition
+    rank_visits: Act, batch_slots
     requests: Requests, SavePolicy
     resources: prepare, PROVIDED, resolve_device, SHARDED, STEP_FUNCTIONS, USUAL, with_copies
-    rounds: Act, batch_slots
     run_state: AFTER_SETUP, EVERYTHING, Exemptions, OF_NODES, RunState, Section, SECTIONS
     stopwatch: NodeTimes, Stopwatch
     table: Compiler

@@ -206,7 +206,7 @@ def _refuse_schedulers_of_epochs(program: Program) -> None:
 
 
 def _keep_instances(program: Program, former: Program, renaming: Renaming) -> set[ProgramNode]:
-    """Give unchanged nodes that fetch batches their former instance, but not with several ranks: see `rounds`."""
+    """Give unchanged nodes that fetch batches their former instance, but not with several ranks: see `rank_visits`."""
     kept = set()
     for node in program.nodes if program.resources.get("ranks") is None else ():
         old = former.by_path.get(renaming.former(node.path) or "")

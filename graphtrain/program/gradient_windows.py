@@ -9,7 +9,7 @@ from typing import final
 from graphtrain.kind import Field
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.rounds import Act, RankVisits, then
+from graphtrain.program.rank_visits import Act, RankVisits, then
 
 
 def counters_of(program: Program) -> list[tuple[ProgramNode, Field]]:

@@ -19,7 +19,7 @@ from graphtrain.kind import Field
 from graphtrain.plan.changers import changers
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
-from graphtrain.program.rounds import Act, RankVisits
+from graphtrain.program.rank_visits import Act, RankVisits
 
 
 def exchanging_within(

@@ -15,7 +15,7 @@ from graphtrain.graph.closures import never
 from graphtrain.plan.scope import Scope, outputs_of
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.loop import Transition
-from graphtrain.program.rounds import Act
+from graphtrain.program.rank_visits import Act
 from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.program.triggers import Every
 from graphtrain.program.visits import Visits

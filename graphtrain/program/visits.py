@@ -18,8 +18,8 @@ from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
 from graphtrain.program.gradient_windows import GradientWindows
+from graphtrain.program.rank_visits import Act, RankVisits, batch_slots, source_of, then
 from graphtrain.program.resources import StepCall
-from graphtrain.program.rounds import Act, RankVisits, batch_slots, source_of, then
 from graphtrain.program.triggers import After
 
 

@@ -22,7 +22,7 @@ from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.gradient_windows import counters_of
-from graphtrain.program.rounds import batch_slots
+from graphtrain.program.rank_visits import batch_slots
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import added
 from graphtrain.state.generators import PreservedRandom, capture_random, named_generators, seed_everything

@@ -111,7 +111,7 @@ class Footer:
             if self._terminal is None:
                 stream.write(text)
                 stream.flush()
-            elif self._is_writing:  # a signal handler prints, amid what its thread was writing
+            elif self._is_writing:  # a signal handler prints while its thread was writing
                 self._waiting.append(text)
             else:
                 with self._alone():
