@@ -11,29 +11,12 @@ import pytest
 from tests.test_layers import MODULES, walked
 
 # In no name, as one of its words. `held_out` is a term.
-WORDS = frozenset(
-    [
-        "made",
-        "given",
-        "again",
-        "fresh",
-        "aside",
-        "held",
-        "poured",
-        "covered",
-        "lie",
-        "supply",
-        "surroundings",
-        "rounds",
-        "horizon",
-        "drift",
-        "baseline",
-        "counted",
-        "answers",
-    ]
-)
+WORDS = {
+    *("made", "given", "again", "fresh", "aside", "held", "poured", "covered", "lie", "supply", "surroundings"),
+    *("rounds", "horizon", "drift", "baseline", "counted", "answers"),
+}
 # No name of their own.
-NAMES = frozenset(["stands_for", "with_made", "form", "forms", "found", "without"])
+NAMES = {"stands_for", "with_made", "form", "forms", "found", "without"}
 TERMS = ("held_out",)
 
 

@@ -45,8 +45,8 @@ class Drawn:
         >>> Graph.load("fit").render("fit.jpeg")
         Traceback (most recent call last):
             ...
-        graphtrain.errors.UsageError: fit.jpeg: unknown format of a picture `.jpeg`
-          hint: use a file name that ends in .svg, .png, .pdf, .dot, .mmd
+        graphtrain.errors.UsageError: fit.jpeg: unknown picture format `.jpeg`
+          hint: use a name that ends in .svg, .png, .pdf, .dot, .mmd
         """
         from graphtrain.viz.render import render
 
