@@ -298,7 +298,7 @@ def test_arguments_come_from_the_run_and_from_the_command_line(folder: Path, com
         (
             "--run-dir first",
             "--fork first --run-dir r",
-            "skipped the beginning to 000001-step-4: the run started from 0",
+            "skipped the beginning to 000001-step-4: the run started from first/checkpoints/0",
         ),
         ("--run-dir r", "lr=0.05 --from-setup optimizer.lr --run-dir r", "hyper-parameters were changed in between"),
     ],
