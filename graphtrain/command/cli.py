@@ -88,7 +88,7 @@ processes_option = click.option(
     "--processes",
     type=click.IntRange(1),
     metavar="N",
-    help="Train in N processes on this machine. Default: one, or those of torchrun.",
+    help="Run in N processes on this machine. Default: one, or those of torchrun.",
 )
 settings_argument = click.argument("settings", nargs=-1, metavar="[NAME=VALUE]...")
 

@@ -86,16 +86,21 @@ class Rollback:
             self.variance = (1 - weight) * (self.variance + weight * difference**2)
         if value <= limit and math.isfinite(value):
             return
-        [[epoch, number]] = self._history.batches()
-        spike = f"the loss is {value:.4g} at batch {number + 1} of epoch {epoch + 1}"
         if self._history.restore(most=self.most):
-            self.skips = [*self.skips, *self._history.batches(self.skip)]
-            self._notify(f"`rollback`: {spike}{f', above {limit:.4g}' if math.isfinite(value) else ''}")
+            batches = self._history.batches(self.skip)
+            self.skips = [*self.skips, *batches]
+            epoch, number = batches[0]
+            above = f", above {limit:.4g}" if math.isfinite(value) else ""
+            self._notify(f"`rollback`: the loss is {value:.4g} at batch {number + 1} of epoch {epoch + 1}{above}")
             return
         hint = "set checkpoint.every to save one earlier"
         if not math.isfinite(value):
-            raise NotFiniteError(f"rollback: {spike}; there is no checkpoint with finite weights to go back to", hint)
-        self._notify(f"rollback: a loss spikes before the first checkpoint, and training continues; {hint}")
+            [[epoch, number]] = self._history.batches()
+            where = f"the loss is {value} at batch {number + 1} of epoch {epoch + 1}"
+            raise NotFiniteError(
+                f"rollback: {where}, and there is no checkpoint with finite weights to go back to", hint
+            )
+        self._notify(f"`rollback`: a loss spikes before the first checkpoint, and training continues; {hint}")
 
 
 def setup() -> dict[str, Any]:

@@ -236,7 +236,7 @@ def test_deviations_judge_losses_of_any_sign_and_level(level: float, spike: floa
 def test_a_spike_with_nowhere_to_go_back_to_is_reported_once(tmp_path: Path) -> None:
     lines: list[str] = []
     run(of_losses(1.0, 1.1, 30.0, 90.0, save="1 epochs"), tmp_path, lines)
-    (_,) = [line for line in lines if line.startswith("rollback: a loss spikes before the first checkpoint")]
+    (_,) = [line for line in lines if line.startswith("`rollback`: a loss spikes before the first checkpoint")]
     with pytest.raises(NotFiniteError, match="the loss is nan at batch 2 of epoch 1; there is no checkpoint"):
         run(of_losses(1.0, math.nan, save="1 epochs"), tmp_path / "other")
 
