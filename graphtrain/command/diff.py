@@ -11,11 +11,12 @@ from graphtrain.command.cli import command, output_option, overlay_option
 from graphtrain.command.output import console, escaped, plural, table
 from graphtrain.command.script import load_graph
 from graphtrain.command.settings import pairs
-from graphtrain.graph.difference import SIGNS, Change
+from graphtrain.graph.difference import SIGNS
 from graphtrain.graph.renaming import Renaming
 from graphtrain.lazy import imported
 
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
+_OF_A_GRAPH = ("start", "outputs", "optional", "optimizer")
 
 
 @command(
@@ -44,17 +45,14 @@ def diff(
     """
     graph, other = load_graph(before), load_graph(after, overlays=overlay)
     difference = Renaming(pairs(rename, "--rename OLD=NEW"), graph, other).graph(graph).diff(other)
-    changes = difference.changes
-    rows = [(each.how, each.category, _where(each), *each.values) for each in changes]
-    summary = plural(len(rows), "difference") if rows else "no difference"
+    summary = plural(len(difference.changes), "difference") if difference else "no difference"
     printed = console()
     printed.print(f"[bold]{escaped(before)} -> {escaped(after)}[/bold]: {summary}", soft_wrap=True)
-    if rows:
-        signed = [(SIGNS[how], *cells) for how, *cells in rows]
-        printed.print(table(["", "what", "where", "before", "after"], signed, styles=[_STYLES[row[0]] for row in rows]))
+    if difference:
+        rows, styles = [], [_STYLES[each.how] for each in difference.changes]
+        for each in difference.changes:
+            where = each.inside if each.category in _OF_A_GRAPH else each.path
+            rows.append((SIGNS[each.how], each.category, where, *each.values))
+        printed.print(table(["", "what", "where", "before", "after"], rows, styles=styles))
     if output is not None:
         click.echo(f"wrote {imported('graphtrain.viz.render').render(difference, output)}")
-
-
-def _where(change: Change) -> str:
-    return change.path if change.category not in ("start", "outputs", "optional", "optimizer") else change.inside

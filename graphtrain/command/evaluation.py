@@ -1,8 +1,4 @@
-"""What `graphtrain test` and `graphtrain predict` do with the weights of a checkpoint of a run.
-
-The run itself is only read. These commands add the rows of tests to its directory, and a run directory for each
-prediction.
-"""
+"""What `graphtrain test` and `graphtrain predict` do with the weights of a checkpoint of a run."""
 
 from __future__ import annotations
 

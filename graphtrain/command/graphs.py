@@ -75,9 +75,6 @@ def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay
     return 2 if errors else 0
 
 
-# ---- render
-
-
 @command("graphtrain render fit -o fit.svg", "graphtrain render runs/first -o first.png")
 @click.argument("graph")
 @click.option("--output", "-o", required=True, type=Path, help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
@@ -98,9 +95,6 @@ def render(graph: str, output: Path, overlay: Sequence[str]) -> None:
         position = None if checkpoint.manifest.ended else checkpoint.manifest.position
         bypassed = [*map(str, Run(Path(graph)).status.get("bypassed") or ())]
     click.echo(f"wrote {imported('graphtrain.viz.render').render(drawn, output, counts, position, bypassed=bypassed)}")
-
-
-# ---- show
 
 
 @command(
@@ -139,9 +133,6 @@ def show(
     click.echo(str(shown))
 
 
-# ---- copy
-
-
 @command("graphtrain copy fit my_fit.toml", "graphtrain copy ema my_ema.toml")
 @click.argument("graph")
 @click.argument("path", type=Path)
@@ -163,9 +154,6 @@ def copy(graph: str, path: Path, overlay: Sequence[str]) -> None:
     write_new(path, file.read_bytes() if is_copied else load_graph(graph, overlays=overlay).to_toml().encode())
     use = "--overlay" if is_overlay else "--graph"
     click.echo(f"wrote {path}; run it with: graphtrain run SCRIPT {use} {shlex.quote(str(path))}")
-
-
-# ---- graphs and nodes
 
 
 @command("graphtrain graphs")
@@ -215,9 +203,6 @@ def _parameter_line(parameter: Parameter, kind: Kind) -> str:
     default_text = "required" if default is REQUIRED else f"default {text}"
     varies = ", or an expression in `reads`" if parameter.name in kind.varying else ""
     return f"{parameter.name}: {parameter.type_name}, {default_text}{varies}"
-
-
-# ---- new
 
 
 @command("graphtrain new train.py")

@@ -6,17 +6,13 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from graphtrain.printable import error_lines as error_lines
-from graphtrain.printable import one_line, printable
-from graphtrain.printable import shown as shown
+from graphtrain.printable import one_line, printable, shown
 from graphtrain.ranks.current import current_ranks
 from graphtrain.report.numbers import metric
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-_MOST_CHARACTERS = 200
 
 
 def notify(line: str) -> None:

@@ -111,11 +111,7 @@ def _checkpoint(run_dir: Path, to: str) -> Path | None:
 def _span_around(
     history: RunHistory, lineage: list[SavedCheckpoint], term: Term
 ) -> tuple[SavedCheckpoint | None, SavedCheckpoint]:
-    """The newest checkpoint before a moment, None for the beginning; and the next one, whose set-up is used.
-
-    Raises:
-        UsageError: there is none, and the run cannot be replayed from its beginning.
-    """
+    """The newest checkpoint before a moment, None for the beginning; and the next one, whose set-up is used."""
     for number, checkpoint in reversed(list(enumerate(lineage))):
         if _count(checkpoint, term) < term.base.amount:
             return checkpoint, lineage[min(number + 1, len(lineage) - 1)]

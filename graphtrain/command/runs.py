@@ -19,13 +19,13 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, omit, replay_command, resume_command
-from graphtrain.command.output import aligned, console, error_lines, notify, plural, shown, shown_number, table
+from graphtrain.command.output import aligned, console, notify, plural, shown_number, table
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
 from graphtrain.names import in_natural_order
 from graphtrain.plain import json_value
-from graphtrain.printable import one_line, printable
+from graphtrain.printable import error_lines, one_line, printable, shown
 from graphtrain.report.numbers import duration, metric
 from graphtrain.report.run import Run, run_directories
 from graphtrain.storage.run_directory import ACTIVE
@@ -37,9 +37,6 @@ _MOST_METRICS = 3
 _MOST_OF_AN_ERROR = 60
 _MOST_STARTS = 6
 _WIDTH_OF_A_PIPE = 120
-
-
-# ---- ls
 
 
 @command(
@@ -134,9 +131,6 @@ def _text(column: str, value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-# ---- status
-
-
 @command(
     "graphtrain status runs/digits-001",
     "graphtrain status runs/digits-001 --json",
@@ -189,9 +183,6 @@ def _best(run: Run) -> Iterator[str]:
     for name, best in run.best.items():
         number = shown_number(best.get("value"))
         yield f"{shown(name)} checkpoint {shown(best.get('checkpoint'))}, {shown(best.get('metric'))} {number}"
-
-
-# ---- explain
 
 
 @command("graphtrain explain runs/first", "graphtrain explain G404")
@@ -303,9 +294,6 @@ def _search(run: Run, command: Sequence[str]) -> Iterator[tuple[str, str]]:
     kept = omit(command, [*OF_THE_START, *OF_THE_END, "--run-dir="])
     words = [*kept, *fork, "--overlay", "check_finite", "--run-dir", str(free)]
     yield shown(shlex.join(words), 1000), "names the batch at which the loss diverges"
-
-
-# ---- export
 
 
 @command(
