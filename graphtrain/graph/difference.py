@@ -108,15 +108,11 @@ class Difference:
         lines = []
         for change in self.changes:
             details = {"node": " ({})", "guard": " = {}", "unit": " = {}"}.get(change.category, "")
-            # The sign stands for the verb.
             words = one_line(change.subject) + details.format("".join(change.values))
             lines.append(f"{SIGNS[change.how]} {change if change.how == 'changed' else words}")
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-# ---- comparing
 
 
 def changes(before: GraphData, after: GraphData, inside: str = "") -> Iterator[Change]:

@@ -345,7 +345,6 @@ def rename(self: G, old: str, new: str) -> G:
     node = self.nodes[_known(self, outer, "rename")]
     path = f"{old.rpartition('/')[0]}{slash}{new}"
     bodies = [name for name, node in self.nodes.items() if node.body is not None]
-
     owner = re.compile(rf"{STRING}|(?<![\w.]){re.escape(with_paths(old, bodies))}(?=\s*\.|{SLASH})")
 
     def renamed(target: Any) -> Any:

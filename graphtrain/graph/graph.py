@@ -184,14 +184,12 @@ def write_new(path: Path, content: bytes) -> None:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
 
 
-# ---- readable text: what ``print(graph)`` shows
-
 _WIDEST = 48  # characters of a column; a wider text has a line to itself
 _CLOCK_WIDTH = 100  # characters
 
 
 def _readable(graph: GraphData, indent: str) -> Iterator[str]:
-    """The nodes with their settings, their edges in order, the guards and the clock; bodies are indented."""
+    """What `print` shows: nodes with their settings, edges in order, the guards and the clock; bodies are indented."""
     lists = {key: getattr(graph, key) for key in ("outputs", "optional", "allow")}
     lists["overlays"] = graph.layers.names
     lists["optimizer"] = (graph.optimizer,) if graph.optimizer else ()
@@ -231,9 +229,6 @@ def _settings(graph: GraphData, name: str) -> str:
 def _width(texts: Iterable[str]) -> int:
     """The width of a column that holds the texts; wider ones do not count."""
     return max((len(text) for text in map(one_line, texts) if len(text) <= _WIDEST), default=0)
-
-
-# ---- TOML that loads back equal
 
 
 def _toml(graph: GraphData, whole: dict[str, Any], prefix: str) -> str:

@@ -68,9 +68,6 @@ def with_edits(graph: G, edits: Iterable[Edit], problems: list[Problem]) -> tupl
     return graph, missing
 
 
-# ---- overlays
-
-
 @dataclass(frozen=True)
 class Overlay:
     """A list of edits without a base.

@@ -17,9 +17,6 @@ from typing import Any
 
 from graphtrain.printable import one_line
 
-Literal = bool | int | float | str
-
-
 # The functions of an expression: of one number, or of two and more.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{function.__name__: function for function in (math.ceil, math.cos, math.exp, math.floor, math.log, math.sqrt)},
@@ -40,7 +37,7 @@ class GuardSyntaxError(ValueError):
 class Constant:
     """A literal."""
 
-    value: Literal
+    value: bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -134,10 +131,7 @@ def with_paths(text: str, bodies: Collection[str]) -> str:
     """The text with every path as one name of the same length; strings are unchanged. `restore_paths` undoes it."""
     if not bodies or "/" not in text:
         return text
-    return _PATH.sub(
-        lambda match: match[0].replace("/", SLASH) if match[2] in bodies else match[0],
-        text,
-    )
+    return _PATH.sub(lambda match: match[0].replace("/", SLASH) if match[2] in bodies else match[0], text)
 
 
 def restore_paths(text: str) -> str:
