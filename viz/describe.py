@@ -13,8 +13,7 @@ from graphtrain.graph.registry import family_of_node
 from graphtrain.printable import shown
 from graphtrain.viz.theme import HEAT_LEVELS, SIGNS
 
-# In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys. (`%` would not do: a name
-# that begins with it belongs to Graphviz.)
+# In an encoded name two hexadecimal digits follow every `+`, so no node can have these keys.
 START_MARK = "+start"
 END_MARK = "+end"
 
@@ -24,8 +23,6 @@ TOOLTIP_LENGTH = 400
 MOST_LINES = 4  # of settings of a node
 FEWEST_RETURNS = 3  # of a hub; two arrows back are easier to follow than two names
 NUMBERS = "numbers: the order in which the edges of a node are tried"
-
-EdgeIndex = tuple[str, int]  # a source, and the position of an edge among those of the source
 
 
 @dataclass
@@ -66,8 +63,7 @@ class Arrow:
     @property
     def label(self) -> str:
         """Its number and the name of its guard, if it has them, after the sign of its difference."""
-        was = f"(was {self.former})" if self.former else None
-        parts = (SIGNS.get(self.mark), self.number, self.guard, was)
+        parts = (SIGNS.get(self.mark), self.number, self.guard, f"(was {self.former})" if self.former else None)
         return " ".join(str(part) for part in parts if part is not None)
 
 
@@ -223,15 +219,14 @@ def _lines(node: Node) -> list[str]:
     return [shown(line, LINE_LENGTH) for line in lines if line and line != node.name]
 
 
-def _flow(graph: GraphData) -> tuple[set[EdgeIndex], list[EdgeIndex]]:
+def _flow(graph: GraphData) -> tuple[set[tuple[str, int]], list[tuple[str, int]]]:
     """The edges that close a loop, and those of the main line, which leads from the start always by the last edge.
 
-    Depth first; the last edge of a node goes first, so that the usual path runs downwards.
+    Each is a source and a position. Depth first; the last edge of a node goes first: the usual path runs downwards.
     """
-    back: set[EdgeIndex] = set()
-    line: list[EdgeIndex] = []
+    back, line = set[tuple[str, int]](), list[tuple[str, int]]()
     is_on_path: dict[str, bool] = {}
-    untried: dict[str, list[EdgeIndex]] = {}
+    untried: dict[str, list[tuple[str, int]]] = {}
     is_first_path = True
     for root in (graph.start, *graph.edges):
         path = [] if root in is_on_path else [root]

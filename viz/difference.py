@@ -70,9 +70,8 @@ def _union(before: GraphData, after: G) -> G:
 
 def _mark_arrows(drawn: Description, difference: Difference) -> None:
     """Mark arrows, give them the numbers of their own graph, and add those from another start."""
-    old, new = (
-        {arrow.key: arrow for arrow in describe(graph).arrows} for graph in (difference.before, difference.after)
-    )
+    old = {arrow.key: arrow for arrow in describe(difference.before).arrows}
+    new = {arrow.key: arrow for arrow in describe(difference.after).arrows}
     orders = {
         change.path: [str(value).split(", ") for value in (change.before, change.after)]
         for change in difference.changes

@@ -112,10 +112,8 @@ def _table(rows: list[tuple[int, str]]) -> str:
 
 
 def _of_arrow(arrow: Arrow, bodies: set[str]) -> dict[str, str]:
-    lines = [
-        *([arrow.label] if arrow.label else []),
-        *([f"{arrow.count:,}\N{MULTIPLICATION SIGN}"] if arrow.count is not None else []),
-    ]
+    lines = [arrow.label] if arrow.label else []
+    lines += [f"{arrow.count:,}\N{MULTIPLICATION SIGN}"] if arrow.count is not None else []
     attributes = {"label": "\\n".join(f" {escape(line)} " for line in lines)} if lines else {}
     if arrow.guard is not None:
         tooltip = escape(f"{arrow.guard} = {arrow.expression}" if arrow.expression else arrow.guard)
@@ -133,8 +131,7 @@ def _of_arrow(arrow: Arrow, bodies: set[str]) -> dict[str, str]:
         # If `dot` chooses which edges to reverse, a cluster may be placed above the start.
         attributes["constraint"] = "false"
     if {arrow.source, arrow.target} & bodies and not arrow.back:
-        # For `dot` the direction of an edge of a cluster is a cost that grows with the weight, not a rule: with 200, a
-        # body may still be drawn above the start.
+        # For `dot` the direction of an edge is a cost, not a rule: with 200, a body may be drawn above the start.
         attributes["weight"] = "1000"
     elif arrow.main:
         attributes["weight"] = "20"

@@ -48,11 +48,9 @@ def render(
     """
     path = Path(path)
     if path.suffix.lower() not in PICTURE_SUFFIXES:
-        toml = "; `graph.save` writes TOML" if path.suffix == ".toml" else ""
-        raise UsageError(
-            f"{path}: unknown picture format `{path.suffix}`",
-            f"use a name that ends in {', '.join(PICTURE_SUFFIXES)}{toml}",
-        )
+        hint = f"use a name that ends in {', '.join(PICTURE_SUFFIXES)}"
+        hint += "; `graph.save` writes TOML" if path.suffix == ".toml" else ""
+        raise UsageError(f"{path}: unknown picture format `{path.suffix}`", hint)
     drawn, format = _described(graph, counts, position, bypassed), path.suffix.lower()[1:]
     if format == "svg":
         content = f'<?xml version="1.0" encoding="UTF-8"?>\n{element(to_dot(drawn), style())}'.encode()
@@ -88,10 +86,9 @@ def draw(dot_text: str, format: str) -> bytes:
     Raises:
         RenderError: neither could draw it; the message has the reason of each.
     """
-    dot, python = shutil.which("dot"), sys.executable
-    programs = [[dot, f"-T{format}"]] if dot is not None else []
-    # -P: nothing of the current folder is imported.
-    programs += [[python, "-P", "-c", _PYGRAPHVIZ, format]] if python else []
+    programs = [[sys.executable, "-P", "-c", _PYGRAPHVIZ, format]]  # -P: nothing of the current folder is imported
+    if (dot := shutil.which("dot")) is not None:
+        programs.insert(0, [dot, f"-T{format}"])
     reasons = []
     for program in programs:
         try:
@@ -105,6 +102,6 @@ def draw(dot_text: str, format: str) -> bytes:
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         reasons.append(f"{program[0]}: {shown(last_line or f'exit status {done.returncode}')}")
     raise RenderError(
-        f"the picture could not be drawn as {format} ({'; '.join(reasons) or 'no program to draw it'})",
+        f"the picture could not be drawn as {format} ({'; '.join(reasons)})",
         "install Graphviz (https://graphviz.org/download) or pygraphviz; .dot and .mmd are written without them",
     )

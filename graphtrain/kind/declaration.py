@@ -24,14 +24,12 @@ from graphtrain.kind.trigger import Trigger
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
 FAMILIES: tuple[str, ...] = get_args(Family)
 
-# The parameter of every node with `every`: the amount before which it is not due.
-FROM = "from"
+FROM = "from"  # the parameter of every node with `every`: the amount before which it is not due
 
 # The resource that only a run of several ranks has: in one process, a kind with it as optional is bypassed.
 RANKS = "ranks"
 
-# The values of a parameter that is left out: None, and a bound without effect.
-LEFT_OUT = (None, math.inf)
+LEFT_OUT = (None, math.inf)  # the values of a parameter that is left out: None, and a bound without effect
 
 # The family in which a kind with an effect is drawn; of several, the first.
 _FAMILY_OF_EFFECT: Mapping[str, Family] = {
@@ -41,8 +39,7 @@ _FAMILY_OF_EFFECT: Mapping[str, Family] = {
     **dict.fromkeys(("clip", "divide", "read", "scale", "use", "zero_grad"), "gradient"),
 }
 
-# The methods that are called at the end of the run, and of the body that a node is in.
-ENDINGS = ("at_end", "at_body_end")
+ENDINGS = ("at_end", "at_body_end")  # the methods called at the end of the run, and of the body that a node is in
 
 
 Holds = Literal["a step function", "a repeated step function", "batches", "written batches"]

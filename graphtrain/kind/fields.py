@@ -20,22 +20,14 @@ IDLE = "idle"
 
 
 class Action(NamedTuple):
-    """One effect of a kind, as `effects` of `@node` declares it.
+    """One effect of a kind, as `effects` of `@node` declares it."""
 
-    Arguments:
-        effect: what a visit does; `scale` for `unscale` too.
-        slot: the optimizer on whose gradients it acts.
-    """
-
-    effect: str
-    slot: str = "optimizer"
+    effect: str  # what a visit does; `scale` for `unscale` too
+    slot: str = "optimizer"  # the optimizer on whose gradients it acts
 
 
 def action_of(text: str) -> Action:
-    """The effect that a text declares.
-
-    Raises:
-        TypeError: it declares none.
+    """The effect that a text declares; raises a TypeError if it declares none.
 
     >>> action_of("use inner_optimizer")
     Action(effect='use', slot='inner_optimizer')

@@ -103,9 +103,6 @@ def kind_of(target: Callable[..., Any]) -> Kind:
     return kind
 
 
-# ---- reading a declaration off a function or a class: slots, parameters and fields
-
-
 def _declared(target: Callable[..., Any], arguments: dict[str, Any]) -> Kind:
     """The kind that a function or a class declares; raises a TypeError if it is not a valid declaration."""
     call, setup_reads, fields = target, None, dict[str, Field]()

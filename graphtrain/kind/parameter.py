@@ -93,10 +93,8 @@ def type_name(annotation: Any) -> str:
     if origin is Literal:
         return ("one of " if len(arguments) > 1 else "") + ", ".join(map(show_value, arguments))
     if origin in (Union, types.UnionType):
-        named = [
-            member for member in arguments if member is not type(None) and not (member is int and float in arguments)
-        ]
-        return " or ".join(map(type_name, named))
+        implied = (type(None), *([int] if float in arguments else []))
+        return " or ".join([type_name(member) for member in arguments if member not in implied])
     if (origin is list and arguments) or (origin is tuple and arguments[1:] == (...,)):
         return "a list of " + _PLURALS.get(arguments[0], "values")
     if origin is tuple:
