@@ -200,7 +200,9 @@ class Recorder:
         """
         for name, value in values.items():
             check_metric(name, value, "a row of metrics was given")
-        row = self._row(values)
+        plain = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+        numbers = {name: int(value) if isinstance(value, Integral) else float(value) for name, value in plain.items()}
+        row = {**self._position(), **numbers}
         if not may_repeat and self.rows[-1:] == [row]:
             return
         self.rows.append(dict(row))
@@ -215,11 +217,6 @@ class Recorder:
             if isinstance(logger, Loggers):
                 for name, value in values.items():
                     logger.call("show", name, value, step)
-
-    def _row(self, values: Mapping[str, float]) -> dict[str, float]:
-        plain = {name: value.item() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
-        numbers = {name: int(value) if isinstance(value, Integral) else float(value) for name, value in plain.items()}
-        return {**self._position(), **numbers}
 
     def recorded_now(self) -> dict[str, float]:
         """The last value of every metric recorded at the present step."""

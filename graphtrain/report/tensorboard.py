@@ -129,8 +129,6 @@ class TensorBoard(RunLogger):
             if name != "step" and name not in clocks:
                 self.writer.add_scalar(f"{name}{tag}", value, int(row["step"]))
 
-    # ---- sizes
-
     def _note(self) -> None:
         """Add a line to `sizes.jsonl`: the rows so far, and the sizes of the event files that have them."""
         paths = [path for name in self._sizes if (path := self._folder / name).exists()]

@@ -21,9 +21,6 @@ _ACTIVITIES = ("data", "train", "validate", "save")
 _COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow", "stopped": "yellow", "stopping": "yellow"}
 
 
-# ---- words
-
-
 def facts(snapshot: Snapshot) -> list[str]:
     """The position of the run, the most important first; and amounts that end it, or stop it before its end."""
     totals: dict[str, int] = {}  # the least amounts of epochs, steps and units of enclosing graphs
@@ -128,9 +125,6 @@ def plain_text(renderable: RenderableType, width: int = 100) -> str:
     with console.capture() as drawn:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in drawn.get().splitlines())
-
-
-# ---- lines
 
 
 class Panel:

@@ -105,9 +105,6 @@ def _progress(snapshot: Snapshot) -> dict[str, Any]:
     return {"done": done, "words": ", ".join(words)}
 
 
-# ---- curves
-
-
 def _curves(rows: Sequence[Mapping[str, float]], clocks: Mapping[str, Any] | Sequence[str]) -> Iterator[dict[str, Any]]:
     for name in dict.fromkeys(itertools.chain.from_iterable(rows)):
         if name in ROW_POSITION or name in clocks:
@@ -117,15 +114,18 @@ def _curves(rows: Sequence[Mapping[str, float]], clocks: Mapping[str, Any] | Seq
         places = [rows[numbers[index]] for index in kept]
         # Where it is not finite since, if it is not at its end.
         since = next((len(values) - later for later, value in enumerate(reversed(values)) if math.isfinite(value)), 0)
+        not_finite: dict[str, Any] | None = None
+        if since < len(values):
+            before, row = rows[numbers[since - 1]] if since else {}, rows[numbers[since]]
+            words = not_finite_words(before.get("step", 0), row.get("step", 0))
+            not_finite = {"words": words, **{place: _short(row.get(place, 0)) for place in ROW_POSITION}}
         yield {
             "name": printable(name),
             "row": [numbers[index] for index in kept],
             "step": [place.get("step", 0) for place in places],
             "epoch": [_short(place.get("epoch", 0)) for place in places],
             "value": [_short(values[index]) for index in kept],
-            "not_finite": _not_finite(rows[numbers[since - 1]] if since else {}, rows[numbers[since]])
-            if since < len(values)
-            else None,
+            "not_finite": not_finite,
         }
 
 
@@ -153,17 +153,9 @@ def thinned(values: Sequence[float], most: int = MOST_POINTS) -> list[int]:
     return sorted(kept)
 
 
-def _not_finite(before: Mapping[str, float], row: Mapping[str, float]) -> dict[str, Any]:
-    steps = before.get("step", 0), row.get("step", 0)
-    return {"words": not_finite_words(*steps), **{name: _short(row.get(name, 0)) for name in ROW_POSITION}}
-
-
 def _short(value: float) -> float | None:
     """A number to six digits; None where it is not finite, which JSON does not have."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-# ---- the slider
 
 
 def _ticks(

@@ -180,11 +180,7 @@ async def _changes(request: Request, watched: Watched, names: list[str]) -> Asyn
 
 @contextlib.contextmanager
 def listening(port: int) -> Iterator[socket.socket]:
-    """A socket on the loopback, closed at the end; port 0 takes a free one.
-
-    Raises:
-        UsageError: the port is in use, or not allowed.
-    """
+    """A socket on the loopback, closed at the end; a UsageError if the port is in use, or not allowed."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as opened:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -200,7 +196,6 @@ def serve(watched: Watched, port: int, announce: Callable[[int], None]) -> None:
     """Serve the page until an interrupt.
 
     Arguments:
-        watched: what is shown.
         port: on the loopback; 0 takes a free one.
         announce: is called with the port when browsers can connect.
 
