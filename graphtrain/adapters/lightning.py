@@ -138,11 +138,7 @@ def setup(
 
 
 def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[str, Any]]]:
-    """Give the trainer the callbacks, and those that run as nodes; returns the name and the arguments of each edit.
-
-    Raises:
-        UsageError: one of them is not supported.
-    """
+    """Give the trainer the callbacks, and those that run as nodes; returns the name and the arguments of each edit."""
     of_module = listed(trainer.model.configure_callbacks())
     pairs: dict[str, dict[str, Any]] = {}
     replaced = [type(callback) for callback in of_module]
@@ -283,11 +279,7 @@ def _numbered(name: str, values: Sequence[Any]) -> dict[str, Any]:
 
 
 def _stepping_itself(trainer: ModuleTrainer, flags: dict[str, Any], batches: int | None) -> Graph:
-    """The graph in which the module steps its optimizers, or LBFGS evaluates its closure as often as it likes.
-
-    Raises:
-        UsageError: a flag, or a method of the module, is for a node that this graph does not have.
-    """
+    """The graph in which the module steps its optimizers, or LBFGS evaluates its closure as often as it likes."""
     automatic, unset = trainer.model.automatic_optimization, {"accumulate_grad_batches": 1, "gradient_clip_val": None}
     base, who = ("lbfgs", "LBFGS steps") if automatic else ("manual", "the module steps its optimizers")
     unsupported = [f"{name}={flags[name]!r}" for name in unset if flags.get(name) not in (None, unset[name])]
@@ -299,11 +291,7 @@ def _stepping_itself(trainer: ModuleTrainer, flags: dict[str, Any], batches: int
 
 
 def _optimizers(trainer: ModuleTrainer) -> list[Any]:
-    """Give the trainer the optimizers and schedulers of its module; returns the optimizers.
-
-    Raises:
-        UsageError: there is none, or there are several and the module does not step them itself.
-    """
+    """Give the trainer the optimizers and schedulers of its module; returns the optimizers."""
     configured = trainer.model.configure_optimizers()
     if configured is None:
         raise UsageError("`configure_optimizers` returned None, so nothing would be trained", "return an optimizer")

@@ -267,9 +267,6 @@ def schedule(
         raise UsageError(f"the scheduler follows `{monitor}`, which is not logged", f"the module has logged {known}")
 
 
-# ---- a resource
-
-
 class CheckpointHooks:
     """A resource whose state is what the hooks of saving add to a checkpoint; those of loading get it back."""
 

@@ -339,8 +339,7 @@ def _refuse_missing(args: Any, train_dataset: Any, eval_dataset: Any) -> None:
 
 def _collator(processing_class: Any) -> Callable[..., Any]:
     """The collator that `Trainer` uses where none is given."""
-    pads = (transformers.PreTrainedTokenizerBase, transformers.SequenceFeatureExtractor)
-    if isinstance(processing_class, pads):
+    if isinstance(processing_class, transformers.PreTrainedTokenizerBase | transformers.SequenceFeatureExtractor):
         return transformers.DataCollatorWithPadding(processing_class)  # type: ignore[no-any-return]
     return transformers.default_data_collator  # type: ignore[no-any-return]
 
