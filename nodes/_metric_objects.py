@@ -142,9 +142,6 @@ def inputs_of(value: Any) -> dict[str, bool]:
     return inputs
 
 
-# ---- several ranks
-
-
 def joined(objects: Mapping[str, Any], ranks: Agreement) -> dict[str, Any]:
     """Copies of torchmetrics' objects with the states of all ranks, joined in the order of ranks.
 

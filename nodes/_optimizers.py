@@ -24,9 +24,6 @@ def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
 def parameters_of(optimizer: Any) -> list[torch.Tensor]:
     """The parameters that an optimizer, or each of several, currently updates; parameter groups may change.
 
-    Arguments:
-        optimizer: one, or a list or a tuple of several.
-
     >>> import torch
     >>> linear = torch.nn.Linear(2, 3)
     >>> [tuple(parameter.shape) for parameter in parameters_of(torch.optim.SGD([linear.weight]))]

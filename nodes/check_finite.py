@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from graphtrain.program.agreement import Agreement
     from graphtrain.report.recorder import Recorder
 
-
 _HINT = 'look at the batch first: graphtrain replay goes to it from a checkpoint; action = "drop" drops such windows'
 _MOST_WAITING = 1024  # values that stay on the device, for a run that records no row
 

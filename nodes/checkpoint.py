@@ -14,7 +14,7 @@ from graphtrain.storage.retention import Retention
 
 if TYPE_CHECKING:
     from graphtrain.program.requests import Requests
-    from graphtrain.report.recorder import Place, Recorder
+    from graphtrain.report.recorder import Recorder
 
 
 @node(observer=True, family="saving", extra_due_fields={"improved": "best"})
@@ -108,11 +108,7 @@ class Checkpoint:
         value = recorded["value"] if recorded and recorded["step"] == self._recorder.place else None
         self._requests.save(self._policy, {self.best: value} if self.best is not None else {})
         if value is not None:
-            self._rank(recorded["step"], value)
-
-    def _rank(self, place: Place, value: float) -> None:
-        """Remember a save, if it is among the best."""
-        saves = [*self._best_saves(), [place, value]]
-        best = self.retention().ranked({number: value for number, (_, value) in enumerate(saves)})[: self.keep_best]
-        self.ranked = {**self.ranked, f"{self._best_mode} {self.best}": [saves[number] for number in sorted(best)]}
-        self._failures = self._requests.failures
+            saves = [*self._best_saves(), [recorded["step"], value]]
+            best = self.retention().ranked({number: other for number, (_, other) in enumerate(saves)})[: self.keep_best]
+            self.ranked = {**self.ranked, f"{self._best_mode} {self.best}": [saves[number] for number in sorted(best)]}
+            self._failures = self._requests.failures
