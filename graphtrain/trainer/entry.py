@@ -22,8 +22,27 @@ from graphtrain.trainer.live_run import LiveRun
 
 def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger | None) -> None:
     """Begin or resume a run, unless it has begun in this process. `holder`: the trainer, see `Session.set_up`."""
-    session, files = run.session, run.files
-    was_over = run.has_begun or _begin(run, options, holder)
+    session, files, was_over = run.session, run.files, run.has_begun
+    if not run.has_begun:
+        random, returning = capture_random(), session.compiled.returning
+        require_equal_weights(session.world, session.resources)
+        if returning and files is None and not run.is_replay:
+            raise UsageError(
+                f"{quoted(returning)} may send the run back to a checkpoint, but there is no run directory",
+                "set one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
+            )
+        checkpoint, run.writer.run_name = choose(files, options.resume, session.world)
+        status = last_status(files.folder) if files is not None and checkpoint is not None else {}
+        lines = dict.fromkeys([*map(tuple, status.get("notices") or ()), *run.notices.last])
+        run.notices.last.clear()
+        run.notices.last.extend(lines)
+        session.set_up(checkpoint, holder)
+        was_over = checkpoint is not None and _resume(run, checkpoint, options, status)
+        if checkpoint is None:
+            session.begin(random)
+            if files is not None:
+                run.cut_back_to(None)
+        run.has_begun, run.resumed_from = True, checkpoint
     compiled, loop = session.compiled, session.loop
     if loop.ended:  # its end may have been postponed
         loop.position, loop.ended = compiled.reevaluate_end(loop.position)
@@ -31,12 +50,10 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
         checkpoint, environment, setup = run.resumed_from, session.environment, session.setup
         is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
         if files is not None and environment is not None:
-            # Written once, and again when it differs: it may be long.
             known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
             name = None if checkpoint is None else checkpoint.path.name if is_ours else str(checkpoint.path)
-            files.append_start(
-                {**vars(environment), "checkpoint": name, **({"setup": setup} if setup != known else {})}
-            )
+            start = {**vars(environment), "checkpoint": name}
+            files.append_start(start if setup == known else {**start, "setup": setup})  # which may be long
             run.writer.check()
         run.announce("resumed" if is_ours else "started")
         run.write_status()
@@ -48,31 +65,6 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
                 f"call {name}.train() before the run, unless this is intended"
             )
     run.started(limit)
-
-
-def _begin(run: LiveRun, options: ResumeOptions, holder: Any) -> bool:
-    """Begin or resume a run. Returns True if it was finished before."""
-    session, files, random = run.session, run.files, capture_random()
-    require_equal_weights(session.world, session.resources)
-    returning = session.compiled.returning
-    if returning and files is None and not run.is_replay:
-        raise UsageError(
-            f"{quoted(returning)} may send the run back to a checkpoint, but there is no run directory",
-            "set one: --run-dir runs/first, in Python Trainer(..., run_dir=...)",
-        )
-    checkpoint, run.writer.run_name = choose(files, options.resume, session.world)
-    status = last_status(files.folder) if files is not None and checkpoint is not None else {}
-    lines = dict.fromkeys([*map(tuple, status.get("notices") or ()), *run.notices.last])
-    run.notices.last.clear()
-    run.notices.last.extend(lines)
-    session.set_up(checkpoint, holder)
-    is_over = checkpoint is not None and _resume(run, checkpoint, options, status)
-    if checkpoint is None:
-        session.begin(random)
-        if files is not None:
-            run.cut_back_to(None)
-    run.has_begun, run.resumed_from = True, checkpoint
-    return is_over
 
 
 def go_back(run: LiveRun, node: str) -> None:

@@ -14,8 +14,6 @@ from graphtrain.graph.elements import GraphData, Problem, Problems
 from graphtrain.graph.registry import find_graph
 from graphtrain.kind.parameter import Precision
 
-# Checks and pictures are imported where they are called: reading a graph costs none of it.
-
 
 class Drawn:
     """A graph, or the difference of two, that draws itself in a notebook and into a file."""
@@ -28,15 +26,12 @@ class Drawn:
         return None
 
     def render(self, path: str | Path, *, counts: Mapping[str, int] | None = None, position: str | None = None) -> Path:
-        """Draw the graph, or both graphs of a difference, into a file; an existing file is overwritten.
+        """Draw the graph, or both graphs of a difference, into a file, which is overwritten; returns its path.
 
         Arguments:
             path: ends in ``.svg``, ``.png``, ``.pdf``, ``.dot`` (Graphviz) or ``.mmd`` (Mermaid).
             counts: path of a node -> how often it ran; nodes of a graph are colored by it. Default: no colors.
             position: path of the node that runs next, which is marked in a graph. Default: none.
-
-        Returns:
-            The path of the file.
 
         Raises:
             UsageError: the suffix is unknown, or the file cannot be written.

@@ -26,8 +26,6 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.trainer.tracing import Explanation
 from graphtrain.trainer.watchers import Monitors, NodesFile, Observer
 
-Event = Literal["start", "ask_to_stop", "halt", "finish", "fail"]
-
 _STATES = ["ready", *ACTIVE, "stopped", "finished", "failed"]
 _LIFE_CYCLE: list[list[Any]] = [  # event, the states in which it is possible, and the state that follows
     ["start", ["ready", "stopped", "finished"], "running"],
@@ -43,7 +41,7 @@ class LiveRun:
     """A session with the files of its run directory, if there is one, and its watchers."""
 
     state: str  # of its life cycle, set by the machine
-    trigger: Callable[[Event], bool]  # goes to the state that follows
+    trigger: Callable[[Literal["start", "ask_to_stop", "halt", "finish", "fail"]], bool]  # to the state that follows
     has_begun = False  # it was begun or resumed in this process
     resumed_from: Checkpoint | None = None
     changes: tuple[str, ...] = ()  # since that checkpoint was made, in words
@@ -178,9 +176,7 @@ class LiveRun:
         """Truncate rows and counts to those of a checkpoint of the run, which is restored, or to nothing."""
         assert self.files is not None, "there is nothing to truncate"
         self.session.recorder.load_rows(self.files.cut_back_to(checkpoint))
-        self._nodes.drop()
-
-    # ---- saving
+        self._nodes.compiler = None  # drops counts that are not written, as the file is truncated
 
     def save(
         self, policy: SavePolicy, values: Mapping[str, float | None] | None = None, *, is_requested: bool = False

@@ -18,9 +18,6 @@ from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop, Transition
 from graphtrain.program.table import Compiler
 
-# A guard that was evaluated: its name, its value, and the names that it read with their values, in order.
-Asked = tuple[str, Any, tuple[tuple[str, Any], ...]]
-
 
 @final
 @dataclass(frozen=True, repr=False)
@@ -38,7 +35,7 @@ class Explanation:
 
     node: str
     next: str
-    guards: tuple[Asked, ...] = ()
+    guards: tuple[tuple[str, Any, tuple[tuple[str, Any], ...]], ...] = ()
     where: str = ""
     note: str = ""
 
@@ -70,7 +67,7 @@ def explained(compiled: CompiledGraph, index: int, keep: Callable[[Explanation],
             keep(Explanation(first.path, following, (), where, "entered"))
             return position
         note = ("bypassed" if first.bypassed else "not due") if first.instance.runs == runs[0] else ""
-        asked, target = list[Asked](), END
+        asked, target = list[Any](), END
         for node, before in zip(nodes, runs, strict=True):
             if node is first or (target == END and node.instance.runs != before):
                 target = _leave(compiled.compiler, node, asked)
@@ -82,15 +79,15 @@ def explained(compiled: CompiledGraph, index: int, keep: Callable[[Explanation],
 
 def explain_end(compiled: CompiledGraph, loop: Loop) -> Explanation:
     """An explanation of the transition that ended the run; of others, a note that they were not traced."""
-    node, asked = compiled.program.nodes[loop.position], list[Asked]()
+    node, asked = compiled.program.nodes[loop.position], list[Any]()
     if loop.ended and _leave(compiled.compiler, node, asked) == END:  # another graph may not end here
         return Explanation(node.path, END, tuple(asked), compiled.run_clock.describe())
     note = "no transition was traced: call advance(), or run(trace=print)"
     return Explanation("", END if loop.ended else node.path, note=note)
 
 
-def _leave(compiler: Compiler, node: ProgramNode, asked: list[Asked]) -> str:
-    """Evaluate the guards of the edges of a node, in order; returns the target of the edge that is taken."""
+def _leave(compiler: Compiler, node: ProgramNode, asked: list[Any]) -> str:
+    """Append the guards of the edges of a node, evaluated in order; returns the target of the edge that is taken."""
     for edge in node.scope.graph.edges[node.node.name]:
         if edge.when is None:
             return edge.target

@@ -39,26 +39,11 @@ from graphtrain.trainer.signals import stop_signals
 from graphtrain.trainer.tracing import Explanation, explained
 from graphtrain.trainer.view import RunView
 
-_EXPECTED: dict[str, tuple[str, Callable[[Any], bool]]] = {  # argument -> what it may be besides None
-    "seed": ("an integer from 0 to 2**63 - 1", lambda value: isinstance(value, Integral) and 0 <= int(value) < 2**63),
-    "run_dir": ("a path", lambda value: isinstance(value, str | PathLike)),
-    "loggers": ("a list of functions", lambda value: isinstance(value, list) and all(map(callable, value))),
-    "display": ('"auto", None or a Display', lambda value: value == "auto" or isinstance(value, Display)),
-    "notify": ("a function", callable),
-    "about": ("a mapping", lambda value: isinstance(value, Mapping)),
-    "resume": ("a path", lambda value: isinstance(value, str | PathLike)),
-    "before": ("the path of a node", lambda value: isinstance(value, str)),
-    "trace": ("a function", callable),
-    "n": ("an integer of at least 0", lambda value: isinstance(value, Integral) and int(value) >= 0),
-}
 
-
-def _check_types(**arguments: Any) -> None:
-    """Raise a `UsageError` for the first of these arguments that has a wrong type or value."""
-    for name, value in arguments.items():
-        expected, fits = _EXPECTED[name]
-        if value is not None and not fits(value):
-            raise UsageError(f"{name}: expected {expected}; got {value!r}")
+def _require(fits: bool, name: str, value: Any, expected: str) -> None:
+    """Raise a `UsageError` unless an argument fits, or is None."""
+    if value is not None and not fits:
+        raise UsageError(f"{name}: expected {expected}; got {value!r}")
 
 
 @final
@@ -140,7 +125,12 @@ class Trainer(RunView):
         resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
         graph = Graph.of(checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys()))
         loggers = list(loggers) if isinstance(loggers, Iterable) else loggers
-        _check_types(seed=seed, run_dir=run_dir, loggers=loggers, display=display, notify=notify, about=about)
+        _require(isinstance(seed, Integral) and 0 <= int(seed) < 2**63, "seed", seed, "an integer from 0 to 2**63 - 1")
+        _require(isinstance(run_dir, str | PathLike), "run_dir", run_dir, "a path")
+        _require(isinstance(loggers, list) and all(map(callable, loggers)), "loggers", loggers, "a list of functions")
+        _require(display == "auto" or isinstance(display, Display), "display", display, '"auto", None or a Display')
+        _require(callable(notify), "notify", notify, "a function")
+        _require(isinstance(about, Mapping), "about", about, "a mapping")
         about = dict(about or {})
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
@@ -215,7 +205,9 @@ class Trainer(RunView):
                 a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
-        _check_types(resume=resume, before=before, trace=trace)
+        _require(isinstance(resume, str | PathLike), "resume", resume, "a path")
+        _require(isinstance(before, str), "before", before, "the path of a node")
+        _require(callable(trace), "trace", trace, "a function")
         run = self._run
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         stopped_at: set[int] = set()  # the position at which the run stopped, until the node there runs
@@ -261,7 +253,7 @@ class Trainer(RunView):
             LifeCycleError: the run is running, finished or failed.
             UsageError: as for `run`, or `n` is negative.
         """
-        _check_types(n=n)
+        _require(isinstance(n, Integral) and int(n) >= 0, "n", n, "an integer of at least 0")
         with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
             if self._session.loop.ended:
                 raise LifeCycleError("the run is finished", "raise the amount that ends it, such as finish.after")
@@ -363,8 +355,6 @@ class Trainer(RunView):
                 self._run.notices.once(f"{reason}; training on to the next one")
                 self._one_transition()
         return self._run.files.latest.path if self._run.files.latest is not None else None
-
-    # ---- starting and stopping
 
     @contextmanager
     def _running(self, options: ResumeOptions, limit: Trigger | None = None) -> Iterator[None]:

@@ -114,10 +114,7 @@ class RunView(Recorded):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ...
-
-        This is host time: it does not wait for a device.
-        """
+        """Seconds of host time by activity, summed over interruptions: `data`, `train`, `validate`, `save`, ..."""
         return self._session.watch.seconds()
 
     @property

@@ -23,10 +23,8 @@ from graphtrain.storage.run_files import RunFiles
 
 _COUNT_SECONDS = 10.0  # between lines where no row of metrics is recorded
 _SAMPLE_SECONDS = 0.5
-# Rates are averaged over so many samples; fewer jitter, more hide a change.
-_SAMPLES = 20
-# A rate over less time would be noise.
-_LEAST_SECONDS = 0.02
+_SAMPLES = 20  # over which rates are averaged; fewer jitter, more hide a change
+_LEAST_SECONDS = 0.02  # a rate over less time would be noise
 
 
 @final
@@ -35,7 +33,6 @@ class Observer:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._watch = session.watch
         self._until = Trigger("never")
         self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=_SAMPLES)
         self._started = 0.0
@@ -45,14 +42,14 @@ class Observer:
         """The run starts or continues in this process, until an amount is reached."""
         self._until = until or Trigger("never")
         self._samples.clear()
-        self._rates(self._watch.seconds())
-        self._started = self._watch.running()
+        self._rates(self._session.watch.seconds())
+        self._started = self._session.watch.running()
         self._shares_at_start = self._session.compiled.run_clock.shares(self._until)
 
     def snapshot(self, state: str, position: str) -> Snapshot:
         """The run as it is now. `state`: of its life cycle; `position`: the path of the node that runs next."""
         session, run_clock = self._session, self._session.compiled.run_clock
-        seconds, elapsed, shares = self._watch.seconds(), self._watch.running(), run_clock.shares(self._until)
+        seconds, elapsed, shares = session.watch.seconds(), session.watch.running(), run_clock.shares(self._until)
         steps, epochs, batch = map(run_clock.count, ("steps", "epochs", "epoch_batches"))
         # Until the first end, at the average pace since the run was started or continued.
         trained, before = elapsed - self._started, self._shares_at_start
@@ -122,7 +119,7 @@ class NodesFile:
         self._file = files.nodes if files is not None and files.writes else None
         if files is not None:
             files.count = self.write
-        self._compiler: Compiler | None = None  # whose transitions are counted
+        self.compiler: Compiler | None = None  # whose transitions are counted; none until `begin`
         self._nodes: Mapping[str, list[int]] = {}  # path -> the counters that add up to its runs
         self._counts: list[int] = []  # at the last line
         self._untimed: dict[str, int] = {}  # path -> runs whose times are not written
@@ -132,19 +129,15 @@ class NodesFile:
         self.write()
         if self._file is None:
             return
-        self._compiler = compiler = self._session.compiled.compiler
+        self.compiler = compiler = self._session.compiled.compiler
         layout, self._counts = compiler.sums(), compiler.counts.copy()
         self._nodes = layout["nodes"]
         self._untimed = dict.fromkeys(self._nodes, 0)
         self._file.append({"event": event, **self._place(), **layout})
 
-    def drop(self) -> None:
-        """Drop counts that are not written, as the file is truncated; counting continues at `begin`."""
-        self._compiler = None
-
     def write(self) -> float:
         """Write the counts since the line before; returns the seconds until this is to be called again."""
-        counts = self._compiler.counts.copy() if self._compiler is not None else self._counts
+        counts = self.compiler.counts.copy() if self.compiler is not None else self._counts
         more = [now - before for now, before in zip(counts, self._counts, strict=True)]
         self._counts = counts
         changes = [number for counter, added in enumerate(more) if added for number in (counter, added)]
@@ -199,13 +192,12 @@ class Monitors:
             name = node.parameters[parameter] if parameter and not node.bypassed and node.scope in around else None
             if name is None or name in recorder.latest:
                 continue
-            if name.rpartition("/")[0] in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
-                message = f"no row of metrics has `{name}`, which {node.path}.{parameter} names"
-                group, recorded = name.rpartition("/")[0], recorder.metrics_in(recorder.latest)
-                hint = suggestion(name, recorded)
+            group = name.rpartition("/")[0]
+            if group in groups or not any(map(self._may_record, program.nodes_in(node.scope))):
+                hint = suggestion(name, recorded := recorder.metrics_in(recorder.latest))
                 if group and not any(metric.startswith(f"{group}/") for metric in recorded):
                     hint = f"an evaluation records `{group}/...`: supply its data, such as `{group}_data`"
-                raise UnknownMetricError(message, hint)
+                raise UnknownMetricError(f"no row of metrics has `{name}`, which {node.path}.{parameter} names", hint)
 
     def _may_record(self, node: ProgramNode) -> bool:
         """True for a node that may still record a row: it has not run, and it does not end the graph."""
