@@ -12,7 +12,7 @@ from graphtrain.program import run_state
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_resume import choose
-from graphtrain.resume.restore import Restored, ResumeOptions, repeated, restore_checkpoint
+from graphtrain.resume.restore import ResumeOptions, repeated, restore_checkpoint
 from graphtrain.resume.setup_change import setup_changes, unexplained
 from graphtrain.state.generators import capture_random
 from graphtrain.storage.checkpoint import Checkpoint
@@ -111,15 +111,27 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
     is_over = is_newest and session.loop.ended and session.compiled.reevaluate_end(session.loop.position)[1]
-    lines, run.changes = _report(run, checkpoint, restored)
+    environment, snapshot = session.environment, session.compiled.state.snapshot
+    assert snapshot is not None and environment is not None, "the session is set up"
+    different: list[str] = []
+    if files is not None:
+        changed = environment.changed_data(manifest)
+        different = setup_changes(files.setup_of(checkpoint), session.setup, snapshot, changed)
+    parts, lost = [*restored.changes], [*manifest.unknown, *restored.lost]
+    by_a_person = environment.changes(manifest)
+    if by_a_person or restored.decided:  # so somebody has changed `setup`
+        parts += [f"{path} as set up" for path in different]
+    else:
+        lost += unexplained(different)
+    run.changes = (*restored.changes, *by_a_person)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.resume not in ("auto", "never") and files is not None:
         where += f" from {checkpoint.path.name if is_ours else checkpoint.path}"
-    place = session.compiled.run_clock.describe()
     repetition = repeated(session.trained, status) if is_ours else ""
     ended = "the run was finished before, so nothing is run" * is_over
-    resumed = f"resumed {where}: {place or f'at `{run.position}`'}"
-    run.notices("; ".join(filter(None, [resumed, repetition, *lines, ended])))
+    resumed = f"resumed {where}: {session.compiled.run_clock.describe() or f'at `{run.position}`'}"
+    exactness = [environment.compared(manifest, parts, lost), "" if lost else restored.sampled]
+    run.notices("; ".join(filter(None, [resumed, repetition, *exactness, ended])))
     if files is not None:
         run.cut_back_to(checkpoint)
     is_unchanged = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
@@ -131,22 +143,3 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     if files is not None and must_save:
         run.save(SavePolicy("sync"), is_requested=begins_lineage)
     return is_over
-
-
-def _report(run: LiveRun, checkpoint: Checkpoint, restored: Restored) -> tuple[list[str], tuple[str, ...]]:
-    """Lines on whether the resume is exact, and the changes since the checkpoint."""
-    session, files, manifest = run.session, run.files, checkpoint.manifest
-    state, environment = session.compiled.state, session.environment
-    assert state.snapshot is not None and environment is not None, "the session is set up"
-    different: list[str] = []
-    if files is not None:
-        changed = environment.changed_data(manifest)
-        different = setup_changes(files.setup_of(checkpoint), session.setup, state.snapshot, changed)
-    lost = [*manifest.unknown, *restored.lost]
-    changed_parts, by_a_person = restored.changes, environment.changes(manifest)
-    if by_a_person or restored.decided:  # so somebody has changed `setup`
-        changed_parts = [*changed_parts, *(f"{path} as set up" for path in different)]
-    else:
-        lost += unexplained(different)
-    lines = [environment.compared(manifest, changed_parts, lost), restored.sampled if not lost else ""]
-    return lines, (*restored.changes, *by_a_person)

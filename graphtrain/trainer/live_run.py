@@ -185,8 +185,7 @@ class LiveRun:
         if self.files is None:
             if is_requested:
                 self.notices.once("there is no run directory, so no checkpoint is written")
-            if self.is_replay:  # the run that it replays has saved
-                self.writer.saved = "" if is_requested else self.writer.saved
+                self.writer.saved = "" if self.is_replay else self.writer.saved  # the run that it replays has saved
             return True
         if not self.writer.save(policy, values or {}, is_requested=is_requested):
             if self.session.loop.ended:

@@ -87,8 +87,7 @@ def serve(run: LiveRun) -> Outcome | Literal["compiled"] | None:
 
 def end(run: LiveRun) -> None:
     """Run what nodes do at the end, and save: the run may continue after a failed save, but not end without one."""
-    session, files = run.session, run.files
-    compiled = session.compiled
+    session, files, compiled = run.session, run.files, run.session.compiled
     batches = compiled.program.clock(compiled.program.main, "batches")
     if trains(compiled.graph) and batches is not None and not batches.now():
         raise DataError(

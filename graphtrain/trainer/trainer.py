@@ -66,8 +66,7 @@ class Trainer(RunView):
         deterministic: True asks torch for deterministic kernels, in the whole process. Default: False.
         loggers: a list of functions that are called with every row of metrics: ``logger(metrics, step)``. With several
             ranks only rank 0 calls `loggers`, `display` and `notify`.
-        display: shows the run. Default: live on a terminal and in a notebook, plain lines elsewhere;
-            None shows nothing.
+        display: shows the run; None shows nothing. Default: live on a terminal or in a notebook, else plain lines.
         notify: called with each message, one line. Default: prints to standard error.
         about: plain data saved in every checkpoint: the `command`, the `script` (a path), its `arguments`.
         not_state: paths of values that are not training state, such as ``"task.started_at"``, and are neither saved
@@ -191,8 +190,7 @@ class Trainer(RunView):
             from_saved: True keeps the others as they were saved. Default: any other difference is an error.
             rename: used by the first call, if nodes have other names than in the saved graph: old path -> new path,
                 such as ``{"accumulate": "gather"}``. Nodes inside a renamed node move with it. Default: none.
-            trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none, at no
-                cost.
+            trace: called with an `Explanation` after every transition, as in ``trace=print``. Default: none.
 
         In a graph other than the saved one the run continues at the same position. Nodes keep their progress by name; a
         new trigger, or one with another unit, counts from there. What has changed is reported. An end that is already
