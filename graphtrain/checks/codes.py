@@ -129,7 +129,7 @@ G501 the run can loop forever
   message with "without `val_data`" is about runs without that resource.
 G503 the graph is too large to be checked any further (a warning)
   Problems that only long paths show might not be found. => Use fewer conditions, or move a part into a nested graph.
-G504 the run can never end
+G504 the run, or one of its ends, is never reached
   It would train until it is killed; a minimum above the maximum is reported too. => Set an end. `finish.after =
   "never"` alone is a warning, since a step function may return STOP: `allow = ["G504"]` silences it.
 G505 an amount decides nothing
