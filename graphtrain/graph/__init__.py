@@ -8,7 +8,7 @@ Stands on: kind.
 Other rooms use:
     canonical: saved_json, structural_hash
     closures: any_of, Cell, COMPARISONS, compile_guard, constant, constant_value, Getter, never, stored
-    difference: Change, Difference, SIGNS
+    difference: Difference, SIGNS
     elements: Edge, END, G, GraphData, kind_text, NESTED, Node, nodes_of, Problem, Problems, settings_of, Severity
     graph: PICTURE_SUFFIXES, write_new
     hooks: hooks_of

@@ -12,7 +12,7 @@ Other rooms use:
     page.document: write_report
     page.server: serve, Watched
     recorded: joined, Recorded
-    recorder: added, Means, Place, Recorder
+    recorder: added, Means, Recorder
     run: Run, run_directories
     snapshot: Display, Snapshot
     tensorboard: TensorBoard

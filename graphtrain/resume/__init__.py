@@ -9,7 +9,7 @@ Other rooms use:
     environment: run_environment
     equal_ranks: require_equal, require_equal_weights
     rank_resume: choose, processes
-    restore: repeated, restore_checkpoint, Restored, ResumeOptions
+    restore: repeated, restore_checkpoint, ResumeOptions
     save: CheckpointWriter
     session: Session
     setup_change: setup_changes, unexplained
