@@ -21,12 +21,7 @@ from graphtrain.plan.scope import Scope, resources_of
 from graphtrain.plan.slots import Slots
 
 
-def check_graph(
-    graph: EditableGraph,
-    *,
-    ranks: bool = False,
-    supplied: Collection[str] | None = None,
-) -> list[Problem]:
+def check_graph(graph: EditableGraph, *, ranks: bool = False, supplied: Collection[str] | None = None) -> list[Problem]:
     """Every problem of a graph and of the graphs inside it, except those that `allow` lists.
 
     Checks of paths, G3xx and above, run only if names and guards have no errors.
