@@ -277,8 +277,7 @@ class Scope:
         place = self.graph.places.get(f"{section}.{name}".strip("."), "")
         if not place and section == "edges":
             place = self.graph.places.get(f"nodes.{name}", "")
-        where = f"{place} {self.path}{thing}".strip()
-        return Problem(code, severity, where, message, hint, path)
+        return Problem(code, severity, f"{place} {self.path}{thing}".strip(), message, hint, path)
 
 
 def node_at(scope: Scope, path: str) -> tuple[Scope, Node] | None:
