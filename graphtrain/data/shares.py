@@ -22,8 +22,7 @@ def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]
     >>> round_size(20, 23, 4, []), round_size(4, 23, 4, [2]), round_size(4, 23, 4, [0])
     (3, 2, 4)
     """
-    rest = [end - first] if end is not None else []
-    return min([world_size, *rest, *(each for each in left if each > 0)])
+    return min([world_size, *([end - first] if end is not None else []), *(each for each in left if each > 0)])
 
 
 @final
