@@ -149,8 +149,7 @@ class StagedTensor(NamedTuple):
             return True
         values = torch.frombuffer(self.data, dtype=dtype)
         # One pass without temporaries; NaN propagates through the maximum.
-        largest = torch.linalg.vector_norm(values if dtype.itemsize > 1 else values.float(), math.inf)
-        return math.isfinite(largest)
+        return math.isfinite(torch.linalg.vector_norm(values if dtype.itemsize > 1 else values.float(), math.inf))
 
 
 def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:
