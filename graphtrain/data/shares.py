@@ -1,7 +1,4 @@
-"""How several ranks share an epoch: in rounds of one batch for each rank; rank r takes the r-th batch of a round.
-
-A round is smaller at the end of the epoch, or if the open window needs fewer batches.
-"""
+"""How several ranks share an epoch: in rounds of one batch for each rank; rank r takes the r-th batch of a round."""
 
 from __future__ import annotations
 

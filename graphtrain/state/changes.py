@@ -248,10 +248,7 @@ def restore_changes(
 
 
 def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None:
-    """Let an object hold the same objects as in the snapshot.
-
-    Attributes of data that cannot be encoded, such as an iterator over the data, stay as drawing has left them.
-    """
+    """Let an object hold the same objects as in the snapshot."""
     kind = KINDS.get(entry.category)
     is_constant = isinstance(entry.value, tuple | frozenset)
     if kind is None or is_constant or not entry.is_entered or (entry.is_saved_elsewhere and entry.category != "module"):
@@ -264,7 +261,7 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
         return
     before = dict(zip(entry.keys, entry.parts, strict=True))
     now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, states)
-    if entry.is_data:
+    if entry.is_data:  # what cannot be encoded, such as an iterator over the data, stays as drawing has left it
         ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
     changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}
     removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not isinstance(now[name], LEFT_ALONE)]

@@ -365,8 +365,7 @@ def is_within(path: str, places: Collection[str]) -> bool:
     >>> is_within("task.counts[0]", ["task.counts"]), is_within("task.counts_of", ["task.counts"])
     (True, False)
     """
-    after = ("", ".", "[", "<")
-    return any(path.startswith(place) and path[len(place) : len(place) + 1] in after for place in places)
+    return any(path.startswith(place) and path[len(place) : len(place) + 1] in ("", ".", "[", "<") for place in places)
 
 
 def keeps_state(value: Any) -> bool:
