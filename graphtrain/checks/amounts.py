@@ -37,9 +37,8 @@ def check_amounts(plan: Plan) -> Iterator[Problem]:
         for guard in guards:
             for part, read, bound in _minima(plan, finish, guard):
                 if bound > most.get(read, bound) and _ends(finish, guard, part):
-                    message = (
-                        f"the end requires `{read.node}.{read.field}` of at least {bound:g}, which is above {latest}"
-                    )
+                    least = f"`{read.node}.{read.field}` of at least {bound:g}"
+                    message = f"the end that requires {least} is never reached: {latest}, comes first"
                     yield finish.problem("G504", message, "lower the minimum, or raise the maximum")
         for node in nodes if any(_ends(finish, guard) for guard in guards) else ():
             starts = _amounts(plan, finish, node.start) if node.start is not None else {}
@@ -81,6 +80,9 @@ def _ends(finish: PlanNode, guard: Expression, minimum: Expression | None = None
 
 
 def _amounts(plan: Plan, node: PlanNode, trigger: Trigger) -> dict[FieldOf, Fraction]:
-    """The amounts of a trigger, by the fields that count them."""
-    terms = plan.terms(node.scope, trigger)
-    return {FieldOf(owner.path.removeprefix(node.scope.path), name): term.base.amount for owner, name, term in terms}
+    """The amounts of a trigger, by the fields that count them; of several of one field the least."""
+    amounts: dict[FieldOf, Fraction] = {}
+    for owner, name, term in plan.terms(node.scope, trigger):
+        read, amount = FieldOf(owner.path.removeprefix(node.scope.path), name), term.base.amount
+        amounts[read] = min(amount, amounts.get(read, amount))
+    return amounts

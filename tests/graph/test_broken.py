@@ -455,6 +455,8 @@ HARMLESS = [
         "log_due", "log.due and loss > 0")),
     edited("a slot that a guard reads once it is written", lambda g: add(g, "score", after="zero_grad").guard(
         "ending", or_="(score > 1 if step.steps > 0 else log.due)")),
+    edited("an average of which one start is within the run", lambda g: g.overlay("swa").set(
+        "swa", **{"from": ["5 epochs", "12 epochs"]})),
     edited("an end amid a window, which the end cuts", lambda g: g.guard("finished", "finish.due or next_batch.empty")),
     edited("a window of one that no guard reads", lambda g: g.redirect("train_batch", "accumulate", "clip")),
     edited("a window of one of another optimizer", lambda g: two_optimizers(g).set("d_batch", reads={

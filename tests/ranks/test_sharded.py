@@ -229,7 +229,7 @@ def sam(graph: Graph) -> Graph:
 
 REFUSED: dict[str, tuple[sharded.Edit, str]] = {
     "`train_batch` runs backward through a sharded model, and its kind `sam_batch`": (sam, ""),
-    "let `setup` return a `swa_model`, made as `model` is": (swa, ""),
+    "let `setup` return a second `model` as `swa_model`, with the same weights": (swa, ""),
     "`optimizer` is a torch.optim.LBFGS, which takes all weights as one vector": (sharded.same, "LBFGS"),
 }
 
