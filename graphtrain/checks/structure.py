@@ -47,8 +47,7 @@ def _names(scope: Scope) -> Iterator[Problem]:
         for name in filter(_is_invalid, names):
             yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
     if graph.optimizer and _is_invalid(str(graph.optimizer)):
-        message = f"`{graph.optimizer}` is not a valid name for an optimizer"
-        yield scope.problem("G114", "optimizer", message, _NAME)
+        yield scope.problem("G114", "optimizer", f"`{graph.optimizer}` is not a valid name for an optimizer", _NAME)
     if graph.start not in graph.nodes:
         yield scope.problem("G101", "start", f"unknown node `{graph.start}`", suggestion(graph.start, graph.nodes))
     for slot in outputs_of(graph):

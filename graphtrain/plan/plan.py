@@ -73,7 +73,7 @@ class PlanNode:
         optional = body.graph.optional if body is not None else kind.optional
         self.optional = [scope.read_by(node, slot) for slot in optional]
         self.visit_reads = (*self.reads, *written_data, *[(Read(name), ref) for name, ref in self.expressions.items()])
-        self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
+        self.writes = tuple([f"{scope.path}{slot}" for slot in scope.written_by(node)])
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
         self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
         self.kills: frozenset[str] = _forgotten(scope) if "forget" in kind.does else frozenset()

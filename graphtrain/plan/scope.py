@@ -319,7 +319,7 @@ def outputs_of(graph: GraphData, *, optional: bool = True) -> tuple[str, ...]:
     Arguments:
         optional: False leaves out those that may be absent, with a `?`.
     """
-    return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
+    return tuple([name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?")])
 
 
 def resource_copies(graph: GraphData, resources: Mapping[str, Any] | None) -> dict[str, str]:

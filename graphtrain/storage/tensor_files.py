@@ -66,7 +66,7 @@ def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
     with torch.no_grad():
         for tensors in files:
             file, (header, ordered) = tensors.file, layout_of(tensors)
-            size = len(header) + sum(tensor.nbytes for tensor in ordered)
+            size = len(header) + sum([tensor.nbytes for tensor in ordered])
             on_devices = {tensor.device for tensor in ordered if tensor.is_cuda}
             if len(buffers.get(file, ())) < size:
                 buffers.pop(file, None)  # released first: never two copies
