@@ -56,11 +56,10 @@ def _minima(plan: Plan, finish: PlanNode, guard: Expression) -> Iterator[tuple[E
         case Operation(name, operands) if name in _AT_LEAST:
             read, bound = (operands[index] for index in _AT_LEAST[name])
             value = bound.value if isinstance(bound, Constant) else None
-            if (
-                isinstance(bound, FieldOf)
-                and (owner := plan.by_path.get(f"{finish.scope.path}{bound.node}")) is not None
-            ):
-                value = owner.parameters.get(bound.field) if bound.field not in owner.expressions else None
+            if isinstance(bound, FieldOf):
+                owner = plan.by_path.get(f"{finish.scope.path}{bound.node}")
+                if owner is not None and bound.field not in owner.expressions:
+                    value = owner.parameters.get(bound.field)
             if isinstance(read, FieldOf) and isinstance(value, int | float):
                 yield guard, read, value
 

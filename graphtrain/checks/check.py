@@ -21,12 +21,7 @@ from graphtrain.plan.scope import Scope, resources_of
 from graphtrain.plan.slots import Slots
 
 
-def check_graph(
-    graph: EditableGraph,
-    *,
-    ranks: bool = False,
-    supplied: Collection[str] | None = None,
-) -> list[Problem]:
+def check_graph(graph: EditableGraph, *, ranks: bool = False, supplied: Collection[str] | None = None) -> list[Problem]:
     """Every problem of a graph and of the graphs inside it, except those that `allow` lists.
 
     Checks of paths, G3xx and above, run only if names and guards have no errors.
@@ -61,7 +56,6 @@ def _is_allowed(problem: Problem, scopes: Mapping[str, Scope]) -> bool:
 def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) -> Iterator[Problem]:
     plan = Plan(scope.graph, scope)
     acting = [plan_node for plan_node in plan.nodes if ranks or RANKS not in resources_of(plan_node.optional)]
-    slots = Slots(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})
     unfit = list(check_optimizers(scope, acting))
     optimizers = optimizers_in(acting).keys() - {name for _, names in unfit for name in names}
     along, dividing = check_paths(plan, sorted(optimizers), ranks=ranks, supplied=supplied)
@@ -69,7 +63,7 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
         *[problem for problem, _ in unfit],
         *along,
         *check_amounts(plan),
-        *check_saving(plan, slots),
+        *check_saving(plan, Slots(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})),
         *check_start(plan, ranks=ranks, supplied=supplied),
     )
     if ranks:

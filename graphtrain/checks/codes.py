@@ -94,8 +94,7 @@ G402 gradients are added to clipped ones
 G403 two steps with the same gradients
   Each batch would move the weights twice: twice the learning rate that was set. => Remove one of them.
 G404 gradients are cleared that no step has used
-  The model would not learn from them. => Clear after the step; `discard` drops gradients on purpose. Where two
-  optimizers share parameters, `use` declares that the gradients of one of them need no step.
+  The model would not learn from them. => Clear after the step; `discard` drops gradients on purpose.
 G405 gradients are added to those of the step before
   Every step would use the gradients of all batches so far: the loss falls, then diverges. => Clear after every step.
 G406 gradients are exchanged, unscaled, divided or clipped after the step
@@ -105,33 +104,26 @@ G407 the run can end with gradients that no step has used
 G408 an optimizer is never stepped
   Its weights would never change. => Add a step for it.
 G409 a loss is divided by another number than the backward passes of its window
-  The learning rate would be another one than was set. => Lead the path through `accumulate`, or do not divide. Two
-  backward passes on one batch count as two; a step or a clearing in the middle of a window is reported too. If the size
-  is an expression, read `accumulate.window`.
+  The learning rate would be another one than was set. => Lead the path through `accumulate`, or do not divide.
 G410 a node does not say which of several optimizers it is for
   It would act on the wrong one. => Name it: `reads = { optimizer = "d" }`, or `optimizer = "d"` for the whole graph.
 G411 gradients are exchanged, unscaled, divided, clipped or read where there are none (a warning, unless they are read)
   Nothing would be clipped, and a norm would be 0. => Move it behind a backward pass and before `zero_grad`.
 G412 gradients are exchanged, unscaled or divided out of order, or twice
-  Gradients that are still scaled would be clipped almost to nothing. => The order in a window is: backward passes,
-  `exchange`, `unscale`, `clip`, the step; the first two at most once, `divide` anywhere before `clip`.
+  Gradients that are still scaled would be clipped almost to nothing. => Follow the order in the hint.
 G413 gradients are added to exchanged or unscaled ones
   Those of the last batch would weigh 65,536 times as much as the others. => Unscale and exchange after `accumulate`.
 G414 gradients are not divided once by the scale or the count of their loss
-  Every step would be many times too large or too small. => Add the overlay `fp16` for a loss scale, `token_windows` for
-  sums; else divide once on every path. If the step is meant to use the sum: `allow = ["G414"]`.
+  Every step would be many times too large or too small. => Divide once on every path; for a sum, `allow = ["G414"]`.
 G415 a backward pass in evaluation mode, or a body that leaves it on
-  The rest of the run would train without dropout and with the running statistics of batch normalization. => Lead every
-  path through the node that restores the mode. To freeze statistics, set the mode in `forward` or in the step function.
+  The rest of the run would train without dropout. => Restore the mode on every path; freeze statistics in `forward`.
 G5xx Loops
 G501 the run can loop forever
-  It would repeat some nodes without progress. => Let a guard in the message read what a node of the loop changes. A
-  message with "without `val_data`" is about runs without that resource.
+  It would repeat some nodes without progress. => Let a guard in the message read what a node of the loop changes.
 G503 the graph is too large to be checked any further (a warning)
   Problems that only long paths show might not be found. => Use fewer conditions, or move a part into a nested graph.
 G504 the run, or one of its ends, is never reached
-  It would train until it is killed; a minimum above the maximum is reported too. => Set an end. `finish.after =
-  "never"` alone is a warning, since a step function may return STOP: `allow = ["G504"]` silences it.
+  It would train until it is killed. => Set an end; if a step function returns STOP, set `allow = ["G504"]`.
 G505 an amount decides nothing
   An end, or a `from` behind it, would be ignored. => Widen the guard by `or`, set `after = "never"`, or lower `from`.
 G6xx Saving
@@ -141,8 +133,7 @@ G602 a checkpoint where a value that is still needed cannot be saved (a warning)
   It would be made later, once the value was read. => Move `checkpoint`, or keep the value as progress.
 G7xx Several ranks
 G701 a guard reads a value that differs between ranks
-  The ranks would take different edges, and stop with an error that names both. => Let a kind that declares
-  `synchronises` make one value of it (docs/scale.md); for `divide`, set `over_ranks`.
+  The ranks would take different edges. => Let a kind declared with `synchronises` gather it (docs/scale.md).
 G702 a step with gradients that were not exchanged
   The weights of the ranks would diverge. => `insert("exchange", before="clip")`; or `allow = ["G702"]`.
 G703 gradients are clipped or read before they are exchanged
@@ -150,8 +141,7 @@ G703 gradients are clipped or read before they are exchanged
 G704 gradients are exchanged twice in a window
   They would be multiplied by the number of ranks. => Remove one of the two.
 G706 the window of one rank is read as that of all
-  Gradients would be too large by a factor of the number of ranks. => Read `accumulate.window`, the window of all ranks,
-  and `accumulate.full` instead of `accumulate.count >= accumulate.every`.
+  Gradients would be multiplied by the number of ranks. => Read `accumulate.window`, or `accumulate.full`.
 """
 
 
@@ -163,10 +153,9 @@ class Code(NamedTuple):
     remedy: str
 
 
-_FAMILY = re.compile(r"^(G\d)xx (.+)$", re.MULTILINE)
 _CODE = re.compile(r"^(G\d\d\d) (.+)\n((?:  .+\n)+)", re.MULTILINE)
 
-FAMILIES = dict(_FAMILY.findall(_TEXT))
+FAMILIES = dict(re.findall(r"^(G\d)xx (.+)$", _TEXT, re.MULTILINE))
 """The first two characters of codes -> what these checks are about."""
 CODES = {name: Code(title, *" ".join(text.split()).split(" => ")) for name, title, text in _CODE.findall(_TEXT)}
 """Every code, in order."""

@@ -1,11 +1,14 @@
-"""Cycles of a directed graph, for reports."""
+"""Cycles and paths of a directed graph, for reports."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import networkx
+
+from graphtrain.graph.elements import END
 
 Point = TypeVar("Point")
 
@@ -23,3 +26,8 @@ def cycles(network: networkx.DiGraph, starts: Iterable[Point]) -> Iterator[list[
             paths = [networkx.shortest_path(network, each, start) for each in network[start] if each in parts[start]]
             if paths:
                 yield [start, *min(paths, key=len)]
+
+
+def distinct(paths: Iterable[str]) -> tuple[str, ...]:
+    """The paths of nodes visited in turn; a repeated path counts once, and an empty one is the end."""
+    return tuple(path or END for path, _ in itertools.groupby(paths))

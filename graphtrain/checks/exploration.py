@@ -92,7 +92,7 @@ class Machine(Visits):
         self._bypassed = {node.path for node in nodes if node.bypassed}
         for node in nodes:  # bypassed nodes have a position too
             node.bypassed = False
-        self.cells = StubCells(program, SIZES[0], self._bypassed, self._unwritten_by_guard)
+        self.cells = StubCells(program, SIZES[0], self._bypassed, self._unwritten)
         super().__init__(program, self.cells)
         self.aspects.remove(self.cells.wrap)
         self.watch = Watch(program, self.cells, optimizers, ranks=ranks, report=self._report)
@@ -113,8 +113,7 @@ class Machine(Visits):
         self._transitions = Compiler(self, self._end, Stopwatch()).transitions
         self._read_slots = sorted(needed | self.cells.read_slots)
         self._without_choice = {node.index for node in nodes if len(node.plan_node.edges) == 1}
-        asked = self.cells.registers.read
-        self._may_end = {node for node, name in asked if name in ("exhausted", "empty")}
+        self._may_end = {node for node, name in self.cells.registers.read if name in ("exhausted", "empty")}
         self._resets: dict[Scope, list[tuple[dict[str, Any], dict[str, Any]]]] = {}
         for node in nodes:  # its fields, and their values where its graph is entered
             fields = [field for field in node.kind.fields.values() if field.stored and not field.stays]
@@ -181,7 +180,6 @@ class Machine(Visits):
         added = [(each.name, each.adds) for each in node.kind.fields.values() if each.adds is not None]
         copied = [(each.last, each.name) for each in node.kind.fields.values() if each.last is not None]
         fetch = functools.partial(self._fetch, node) if node.kind.fetches else nothing
-        after = self.cells.after_visit[node.path]
 
         def visit() -> None:
             for path in needs:
@@ -197,7 +195,7 @@ class Machine(Visits):
                 slots[path] = True
             for path in kills:
                 slots[path] = None
-            for act in after:
+            for act in self.cells.after_visit[node.path]:
                 act()
 
         return visit
@@ -271,15 +269,14 @@ class Machine(Visits):
 
     def _read(self, node: ProgramNode, slot: str) -> None:
         if self.program.slots[slot] is None:
-            self._unwritten(node, slot)
+            self._unwritten(slot, node)
         else:
             self.written.add((node.path, slot))
 
-    def _unwritten_by_guard(self, slot: str) -> None:
-        self._unwritten(self.program.nodes[self._trail[-1]], slot, is_guard=True)
-
-    def _unwritten(self, node: ProgramNode, slot: str, *, is_guard: bool = False) -> None:
-        key, visit = (node.path, slot, is_guard), self._visit()
+    def _unwritten(self, slot: str, reader: ProgramNode | None = None) -> None:
+        """Note that a node, or a guard after the last visit, reads a slot before it is written."""
+        node = reader if reader is not None else self.program.nodes[self._trail[-1]]
+        key, visit = (node.path, slot, reader is None), self._visit()
         if key not in self.unwritten or (visit.is_sure and not self.unwritten[key].is_sure):
             self.unwritten[key] = visit
         self.program.slots[slot] = True  # reported once, not at every reader
@@ -318,9 +315,8 @@ class Exploration:
 
     def path_to(self, visit: Visit) -> list[ProgramNode]:
         """The nodes on a shortest path to a visit."""
-        last = self._numbers[visit.state]
         first = next(number for number in self._first if self.states[number][1] == visit.state[1])  # of the same sizes
-        return self.visited(networkx.shortest_path(self.graph, first, last), visit.trail)
+        return self.visited(networkx.shortest_path(self.graph, first, self._numbers[visit.state]), visit.trail)
 
     def visited(self, numbers: list[int], trail: Trail = ()) -> list[ProgramNode]:
         """The nodes visited on a path through states, and on a trail after it."""

@@ -80,10 +80,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "route every path to it through a backward pass, or guard it by a count of backward passes, as "
         "`accumulation_reached` does",
     ),
-    "G402": (
-        "`{node}` adds gradients of {optimizer} to some that are already clipped or changed",
-        _ORDER,
-    ),
+    "G402": ("`{node}` adds gradients of {optimizer} to some that are already clipped or changed", _ORDER),
     "G403": (
         "`{node}` steps {optimizer} a second time with the same gradients",
         "put a backward pass between the two steps, or remove one of them",
@@ -117,10 +114,7 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
         "`{node}` divides gradients of {optimizer} by `{divisor}`, and some losses were not multiplied by it",
         'let every node on the path that runs backward read it: reads = {{ loss_scale = "{divisor}" }}',
     ),
-    "G414 divide": (
-        "`{node}` divides gradients of {optimizer} by `{divisor}` a second time",
-        "divide once per window",
-    ),
+    "G414 divide": ("`{node}` divides gradients of {optimizer} by `{divisor}` a second time", "divide once per window"),
     "G414 step": (
         "`{node}` steps {optimizer} with gradients that were not divided by `{divisor}`",
         "route every path to it through a node that divides, such as `unscale` by a scale, or `divide` by a count",

@@ -24,20 +24,8 @@ from graphtrain.graph.syntax import (
 )
 from graphtrain.kind.parameter import Parameter, known_mode
 from graphtrain.names import suggestion
-from graphtrain.plan.scope import (
-    Ref,
-    Scope,
-    ValueType,
-    field_type,
-    node_at,
-    readable_fields,
-    resources_of,
-    value_type,
-)
+from graphtrain.plan.scope import Ref, Scope, ValueType, field_type, node_at, readable_fields, resources_of, value_type
 from graphtrain.printable import one_line
-
-_Fault = tuple[str, str, str]
-"""A code, a message and a hint."""
 
 # How to let a metric or the loss decide, which expressions cannot read.
 METRIC_HINT = (
@@ -60,8 +48,7 @@ def check_expressions(scope: Scope) -> Iterator[Problem]:
     for ref in _expressions(scope):
         yield from _problems(ref)
         if ref.parameter is _GUARD and (name := ref.name.removeprefix(scope.path)) in _slots(scope):
-            message = f"a slot has the same name, `{name}`"
-            yield _problem(ref, "G208", message, "rename the guard")
+            yield _problem(ref, "G208", f"a slot has the same name, `{name}`", "rename the guard")
 
 
 _GUARD = Parameter("when", bool)
@@ -122,8 +109,8 @@ _HINTS = {
 # ---- names
 
 
-def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[_Fault]:
-    """Every undefined name in an expression."""
+def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[tuple[str, str, str]]:
+    """Every undefined name in an expression: a code, a message and a hint."""
     # A node of an unknown kind might write any slot.
     is_known = all(None not in around.kinds.values() for around in scope.around)
     for part in walk(expression):
@@ -158,7 +145,7 @@ def _slots(scope: Scope) -> set[str]:
     return set[str]().union(*[around.written | around.read for around in scope.around])
 
 
-def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) -> Iterator[_Fault]:
+def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) -> Iterator[tuple[str, str, str]]:
     """The fault of a field that does not exist; `codes`: that of a missing node, and that of a missing field."""
     if node_at(scope, node) is None:
         yield codes[0], f"unknown node `{node}` in `{node}.{field}`", suggestion(node, nodes_of(scope.graph))

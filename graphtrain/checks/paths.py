@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
+from graphtrain.checks.cycles import distinct
 from graphtrain.checks.exploration import SIZES, Exploration, Harm, Machine
 from graphtrain.checks.gradient_rules import NEVER_CLEARED, OPEN, STEP_WITHIN
 from graphtrain.checks.optimizers import optimizers_in
@@ -27,7 +27,7 @@ def check_paths(
         optimizers: the optimizers whose gradients are followed.
         ranks, supplied: as for `check_graph`.
     """
-    alone = set() if ranks else {RANKS}
+    alone = set() if ranks else {RANKS}  # what only runs of several ranks have
     optional = {*resources_of([ref for node in plan.nodes for ref in node.optional])} - {*PROVIDED}
     absent = optional - {*supplied} if supplied is not None else set()
     has_windows = any(declared.counts for node in plan.nodes for declared in node.kind.fields.values())
@@ -51,23 +51,13 @@ def check_paths(
 
 
 def _traps_lacking(plan: Plan, absent: Collection[str], alone: Collection[str]) -> list[Trap]:
-    """The loops that a run without optional resources never leaves: without a single one, else without all.
-
-    Arguments:
-        alone: the resources that only runs of several ranks have.
-    """
+    """The loops that a run without optional resources never leaves: without a single one, else without all."""
 
     def traps(names: Collection[str]) -> list[Trap]:
-        machine = Machine(plan, {*names, *alone}, (), ranks=not alone)
-        return traps_in(Exploration(machine, SIZES[:1]), names)
+        return traps_in(Exploration(Machine(plan, {*names, *alone}, (), ranks=not alone), SIZES[:1]), names)
 
     every = traps(absent) if absent else []
     return next(filter(None, (traps([name]) for name in sorted(absent))), every) if every else []
-
-
-def _names(nodes: Iterable[ProgramNode]) -> tuple[str, ...]:
-    """The paths of nodes; a repeated path counts once."""
-    return tuple(path for path, _ in itertools.groupby(node.path for node in nodes))
 
 
 # ---- gradients, windows and modes
@@ -99,7 +89,7 @@ def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
         return "eval" in node.kind.does if not optimizer else any(optimizer in each.optimizers for each in actions)
 
     before = [number for number, each in enumerate(visited[:-1]) if acts(each)]
-    path = _names(visited[before[-1] :] if before else visited)
+    path = distinct(each.path for each in visited[before[-1] if before else 0 :])
     return node.scope.problem(
         fault.code,
         f"nodes.{node.node.name}",
@@ -118,8 +108,7 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
     machine = exploration.machine
     for (path, slot, is_guard), visit in machine.unwritten.items():
         node = machine.program.by_path[path]
-        never = (path, slot) not in machine.written
-        is_certain = visit.is_sure or (never and not is_guard)
+        is_certain = visit.is_sure or ((path, slot) not in machine.written and not is_guard)
         writing = quoted([other.path for other in machine.program.nodes if slot in other.plan_node.writes])
         reads = f"a guard on an edge leaving `{path}` reads" if is_guard else f"`{path}` reads"
         on = "" if is_certain else ", on some path"
@@ -130,5 +119,5 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
             f"{reads} `{slot}` before it is written{on}: it is written by {writing}",
             f"route every path through {writing} first, or {move}",
             severity="error" if is_certain else "warning",
-            path=_names(exploration.path_to(visit)),
+            path=distinct(each.path for each in exploration.path_to(visit)),
         )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from graphtrain.checks.cycles import cycles
-from graphtrain.graph.elements import END, Problem
+from graphtrain.checks.cycles import cycles, distinct
+from graphtrain.graph.elements import Problem
 from graphtrain.names import quoted
 from graphtrain.plan.plan import Plan
 from graphtrain.plan.slots import Point, Slots
@@ -25,7 +24,7 @@ def check_saving(plan: Plan, slots: Slots) -> Iterator[Problem]:
             f"the run can train forever without a save point: {quoted(sorted(late))} cannot be saved and is always "
             "still needed",
             "read it for the last time before the loop closes, or store it as progress of its node",
-            path=_paths(cycle),
+            path=distinct(point.path for point in cycle),
         )
     for node in plan.nodes:
         following = [point for point in slots.points[Point(node.path, "leaves")] if slots.late(point)]
@@ -36,10 +35,5 @@ def check_saving(plan: Plan, slots: Slots) -> Iterator[Problem]:
                 "the checkpoint is made at a later node",
                 "request checkpoints after it was read for the last time",
                 severity="warning",
-                path=_paths([Point(node.path, "leaves"), following[0]]),
+                path=distinct((node.path, following[0].path)),
             )
-
-
-def _paths(points: Iterable[Point]) -> tuple[str, ...]:
-    """The paths of the nodes at some points; a repeated path counts once."""
-    return tuple(path or END for path, _ in itertools.groupby(point.path for point in points))

@@ -20,13 +20,7 @@ from graphtrain.kind.parameter import REQUIRED, is_trigger, known_mode, show_val
 from graphtrain.kind.trigger import Trigger, known_units
 from graphtrain.names import nearest, quoted, suggestion
 from graphtrain.plan.plan import Plan, PlanNode
-from graphtrain.plan.scope import (
-    Scope,
-    outputs_of,
-    resource_copies,
-    resources_of,
-    slots_of,
-)
+from graphtrain.plan.scope import Scope, outputs_of, resource_copies, resources_of, slots_of
 
 RESERVED = frozenset({END, "nodes", "edges", "guards", "clock", "start"})
 
@@ -53,8 +47,7 @@ def _names(scope: Scope) -> Iterator[Problem]:
         for name in filter(_is_invalid, names):
             yield scope.problem("G114", f"{section}.{name}", f"`{name}` is not a valid name for a {thing}", _NAME)
     if graph.optimizer and _is_invalid(str(graph.optimizer)):
-        message = f"`{graph.optimizer}` is not a valid name for an optimizer"
-        yield scope.problem("G114", "optimizer", message, _NAME)
+        yield scope.problem("G114", "optimizer", f"`{graph.optimizer}` is not a valid name for an optimizer", _NAME)
     if graph.start not in graph.nodes:
         yield scope.problem("G101", "start", f"unknown node `{graph.start}`", suggestion(graph.start, graph.nodes))
     for slot in outputs_of(graph):
@@ -157,9 +150,8 @@ def _reads(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
                 yield from _field(scope, f"{thing}.{slot}", *field)
             elif is_expression(name) and not isinstance(target, str):
                 message = f"`{name}` is not a valid name for a slot"
-                yield scope.problem(
-                    "G115", f"{thing}.{slot}", message, "a list has the names of slots and fields, at least one"
-                )
+                hint = "a list has the names of slots and fields, at least one"
+                yield scope.problem("G115", f"{thing}.{slot}", message, hint)
 
 
 def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
@@ -235,8 +227,7 @@ def _edges(scope: Scope, source: str) -> Iterator[Problem]:
         yield scope.problem("G109", thing, message, hint)
     elif after := ", ".join([f'"{edge}"' for edge in leaving[always[0] + 1 :]]):
         message = f'"{leaving[always[0]]}" has no guard, so the edges after it are never taken: {after}'
-        hint = "move it to the end, or give it a guard"
-        yield scope.problem("G110", thing, message, hint)
+        yield scope.problem("G110", thing, message, "move it to the end, or give it a guard")
 
 
 def _reachability(scope: Scope) -> Iterator[Problem]:
@@ -292,12 +283,10 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
                 message = f"`{other.path}` and `{plan_node.path}` both step `{name}` at the same time ({trigger})"
                 hint = "remove one of them, or give it another `every`"
                 yield plan_node.problem("G119", f"{message}, so it would be stepped twice", hint)
-    for plan_node in plan.nodes_in(plan.main):
-        for slot in slots_of([ref for read, ref in plan_node.set_up_with if read.required]):
-            message = (
-                f"`setup` of `{plan_node.path}` reads `{slot}` before the graph runs, but only the graph writes it"
-            )
-            yield plan_node.problem("G303", message, "let it read the slot when it is called, not in `setup`")
+    for node in plan.nodes_in(plan.main):
+        for slot in slots_of([ref for read, ref in node.set_up_with if read.required]):
+            message = f"`setup` of `{node.path}` reads `{slot}` before the graph runs, but only the graph writes it"
+            yield node.problem("G303", message, "let it read the slot when it is called, not in `setup`")
     recorded: dict[object, tuple[PlanNode, set[str]]] = {}
     for plan_node in plan.nodes:
         if parameter := plan_node.kind.records:

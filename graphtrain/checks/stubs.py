@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 from graphtrain.checks.registers import Questions, Registers
 from graphtrain.graph.closures import COMPARISONS, Cell, Getter, any_of, compile_guard, constant, never
 from graphtrain.graph.syntax import Constant, Expression, FieldOf, Name, Operation, rebuilt, walk
+from graphtrain.kind import FunctionRecord
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.fields import EPOCH_FIELDS
 from graphtrain.kind.trigger import Trigger
@@ -294,11 +295,10 @@ class StubCells(Cells):
         return Cell(_unknown)
 
     def _slot(self, path: str) -> Getter:
-        slots = self._program.slots
         self.read_slots.add(path)
 
         def read() -> Any:
-            if slots[path] is None:
+            if self._program.slots[path] is None:
                 self._unwritten(path)
             raise UnknownError
 
@@ -333,12 +333,8 @@ class Fetching:
         return self.epoch + Fraction(self.epoch_batches, max(self.batches_in_epoch(), 1))
 
 
-class Stub:
-    """The stub of any other node."""
-
-
 def stub(plan_node: PlanNode) -> Any:
     """The stub of a node, with its initial progress."""
-    instance = Fetching() if plan_node.kind.fetches else Stub()
+    instance = Fetching() if plan_node.kind.fetches else FunctionRecord()
     plan_node.kind.reset(instance, whole=True)
     return instance

@@ -83,11 +83,9 @@ class Trap:
                 path=path,
             )
         condition = f"without {quoted(sorted(self._absent))} " if self._absent else ""
-        reason = (
-            f"only {deciding} could end the loop, and nothing in it changes the result"
-            if deciding
-            else "no edge leaves the loop"
-        )
+        reason = "no edge leaves the loop"
+        if deciding:
+            reason = f"only {deciding} could end the loop, and nothing in it changes the result"
         hint = (
             "let the guard read progress of a node of the loop, such as `runs`, or the `due` of a node with a trigger, "
             'as in every = "100 steps"; or route the loop through a node whose progress it reads, such as `next_batch`'

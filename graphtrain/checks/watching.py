@@ -71,11 +71,9 @@ class Watch:
     # ---- gradients
 
     def _follow(self, rules: _Rules, effects: _Effects | None = None, **words: str) -> None:
-        """Add a mark that changes, by rules, at visits that act on the gradients of an optimizer.
+        """Add a mark that changes, by rules, at visits that act on the gradients of the `optimizer` in `words`.
 
-        Arguments:
-            effects: path -> effect -> the effect on the mark, if it has one. Default: the effect itself.
-            words: the words of messages; `optimizer` is the name of the optimizer.
+        `effects`: path -> effect -> the effect on the mark, if it has one. Default: the effect itself.
         """
         at = len(self.marks)
         self.marks.append("clean")
@@ -135,8 +133,7 @@ class Watch:
         words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}
         for effect in effects if self._cells.sizes.window == 1 else ():  # else it is not the window of the graph
             if effect == "backward" and acting is node and passes >= size:
-                fault = MISCOUNTED if size > 1 else MISCOUNTED_BY_ONE
-                self._report(fault, node, passes=str(passes + 1), **words)
+                self._report(MISCOUNTED if size > 1 else MISCOUNTED_BY_ONE, node, passes=str(passes + 1), **words)
             is_over = effect == "step" or (effect == "zero_grad" and acting.kind.name != "discard")
             if is_over and 0 < passes < size and not is_cut:
                 self._report(TOO_EARLY, node, passes=str(passes), **words)
@@ -207,8 +204,7 @@ def _divisors(plan: Plan, acting: Sequence[PlanNode]) -> Iterator[tuple[str, _Ef
             is_scale = name == _SCALE and "scale" in done_here
             if not is_scale and (per is None or not declared.with_gradients or "backward" not in done_here):
                 continue
-            field = Ref("field", node.path, name)
-            reading = [path for path, refs in read.items() if field in refs]
+            reading = [path for path, refs in read.items() if Ref("field", node.path, name) in refs]
             is_divided = any(("backward" if is_scale else "divide") in done[path] for path in reading)
             is_read = (node.path, name) in plan.fields_read
             if not is_divided and (is_read or not (is_scale or (per and not divides))):

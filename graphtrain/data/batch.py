@@ -33,9 +33,7 @@ def count_samples(batch: Any) -> int:
     while type(first) in (tuple, list) and first:
         first = first[0]
     tensor = first if isinstance(first, torch.Tensor) else next(tensors_of(batch), None)
-    if tensor is None:
-        return 1
-    return tensor.size(0) if tensor.dim() else 1  # a nested tensor has no shape, but a size
+    return tensor.size(0) if tensor is not None and tensor.dim() else 1  # a nested tensor has no shape, but a size
 
 
 def move(batch: Any, device: torch.device) -> Any:

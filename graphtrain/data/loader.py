@@ -142,10 +142,9 @@ class Loader:
         """The batches of an epoch with these numbers; `numbers` is read whenever a worker is free."""
         self._numbered.jobs = map(epoch.job, numbers)  # not a generator, which would end with the first StopIteration
         if self._inner is None:
-            fetch = _SeededFetch(self.dataset, self._collate, in_workers=self.num_workers > 0)
             # A separate generator: the inner loader's base seed must not be drawn from the global one.
             self._inner = DataLoader(
-                fetch,
+                _SeededFetch(self.dataset, self._collate, in_workers=self.num_workers > 0),
                 batch_size=None,
                 sampler=self._numbered,
                 collate_fn=_unchanged,
@@ -232,11 +231,10 @@ class _SeededFetch(Dataset[Any]):
         if epoch != self._epoch:  # the search for generators takes long
             self._epoch, self._generators = epoch, _Generators(self._dataset, self._collate)
             self._is_told = any(hasattr(part, "set_epoch") for part in parts_of(self._dataset))
-        batch_seed = derived_seed(seed, epoch, number)
         with PreservedRandom(() if self._in_workers else [*HOST.values(), *self._generators.all()]):
             batch, count = NOTHING, -1
             while count < len(generators := self._generators.all()):  # again, if one was made unseeded, and drawn from
-                batch, count = self._fetch(batch_seed, generators, indices), len(generators)
+                batch, count = self._fetch(derived_seed(seed, epoch, number), generators, indices), len(generators)
         return batch
 
     def _fetch(self, seed: int, generators: list[AnyGenerator], indices: Any) -> Any:
@@ -280,5 +278,5 @@ def derived_seed(*numbers: int) -> int:
     >>> derived_seed(0, 1) != derived_seed(1, 0)
     True
     """
-    text = ",".join(str(number) for number in numbers).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+    digest = hashlib.blake2b(",".join(map(str, numbers)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

@@ -24,7 +24,6 @@ def are_loaders(data: Any) -> bool:
     """
     if not isinstance(data, Mapping) or not data:
         return False
-    # The columns of one data set come in a mapping too.
     columns = (torch.Tensor, numpy.ndarray, str, bytes, int, float, bool, type(None))
     return not any(isinstance(loader, columns) for loader in data.values())
 

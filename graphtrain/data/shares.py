@@ -1,7 +1,4 @@
-"""How several ranks share an epoch: in rounds of one batch for each rank; rank r takes the r-th batch of a round.
-
-A round is smaller at the end of the epoch, or if the open window needs fewer batches.
-"""
+"""How several ranks share an epoch: in rounds of one batch for each rank; rank r takes the r-th batch of a round."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ def round_size(first: int, end: int | None, world_size: int, left: Sequence[int]
     >>> round_size(20, 23, 4, []), round_size(4, 23, 4, [2]), round_size(4, 23, 4, [0])
     (3, 2, 4)
     """
-    rest = [end - first] if end is not None else []
-    return min([world_size, *rest, *(each for each in left if each > 0)])
+    return min([world_size, *([end - first] if end is not None else []), *(each for each in left if each > 0)])
 
 
 @final

@@ -43,7 +43,6 @@ _DIFFERS = (
     "gives another batch after `load_state_dict` than before: its `state_dict` is incomplete; complete it, or pass an "
     "iterable without a `state_dict`: a resume then draws the batches of the epoch again"
 )
-_NO_SAMPLE = "was saved before its second batch, so nothing shows whether its `state_dict` is complete"
 
 
 class Opened(NamedTuple):
@@ -229,8 +228,7 @@ class Numbered(Source):
         self._epoch: Any = ()
 
     def open(self, epoch: int, indices: Any = None) -> Opened:
-        state = self._begin(epoch, indices)
-        return Opened(self._from(0), len(self._epoch), state)
+        return Opened(state=self._begin(epoch, indices), batches=self._from(0), length=len(self._epoch))
 
     def _begin(self, epoch: int, indices: Any) -> dict[str, Any]:
         """Draw the order of an epoch; returns its state."""
@@ -320,7 +318,7 @@ class Stateful(Source):
         self._loaded, self._sample, self._begun = dict(position), position["sample"], True
         sample, hashes = self._sample, set()
         if not sample:
-            return _NO_SAMPLE
+            return "was saved before its second batch, so nothing shows whether its `state_dict` is complete"
         with PreservedRandom(all_generators(self.data)):
             for _ in range(2):  # a change by `iter` that the state does not hold shows the second time
                 batches = self._after(sample["epoch"], sample["data"], self._seeds)
@@ -375,13 +373,12 @@ class Replayed(Source):
             yield from batches
 
     def _iterator(self, epoch: int, seeds: Seeds) -> Iterator[Any]:
-        iterator: Any = iterate(self.data)
-        batches: Iterator[Any] = iterator
+        batches = iterate(self.data)
         if isinstance(self.data, DataLoader) and not seeds.are_common:
             if draws_at_once(self.data) if _is_map_style(self.data) else self.data.num_workers > 0:
                 return batches
-            if not self.redraws and hasattr(iterator, "_sampler_iter"):  # augmentation uses the shared generators
-                iterator._sampler_iter = seeds.following(iterator._sampler_iter, epoch)
+            if not self.redraws and hasattr(batches, "_sampler_iter"):  # augmentation uses the shared generators
+                batches._sampler_iter = seeds.following(batches._sampler_iter, epoch)
                 return batches
         return seeds.following(batches, epoch)
 

@@ -62,8 +62,7 @@ class Together(Source):
             if ended and not number:
                 raise empty_loader(ended[0])
             # The epoch is over once each was read to its end in it, perhaps in an earlier pass.
-            is_over = all(name in ended or loaders[name]["first"] > 0 for name in iterators)
-            if ended and is_over:
+            if ended and all(name in ended or loaders[name]["first"] > 0 for name in iterators):
                 return
             for name in ended:
                 iterators[name] = self._open(name, number, state).batches

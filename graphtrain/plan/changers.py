@@ -42,9 +42,8 @@ def _changers_of(plan: Plan, scope: Scope, field: Ref) -> set[str]:
         return _nodes_that(scope, lambda kind: not kind.does.isdisjoint(effects))
     if field.name != "due":  # `on_metrics` may change it, wherever a row is recorded
         return owner | (_nodes_that(scope, lambda kind: kind.may_record_rows) if kind.has("on_metrics") else set())
-    reads = plan.due_by(plan_node)
     names = owner if kind.trigger == "every" else set()
-    return names.union(*(_changers_of(plan, scope, read) for read in reads))
+    return names.union(*(_changers_of(plan, scope, read) for read in plan.due_by(plan_node)))
 
 
 def _nodes_that(scope: Scope, is_one: Callable[[Kind], bool]) -> set[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -73,9 +72,8 @@ class PlanNode:
         self.data = tuple(resources_of([ref for read, ref in self.setup_reads if "batches" in read.holds]))
         optional = body.graph.optional if body is not None else kind.optional
         self.optional = [scope.read_by(node, slot) for slot in optional]
-        evaluated = [(Read(name), ref) for name, ref in self.expressions.items()]
-        self.visit_reads = (*self.reads, *written_data, *evaluated)
-        self.writes = tuple(f"{scope.path}{slot}" for slot in scope.written_by(node))
+        self.visit_reads = (*self.reads, *written_data, *[(Read(name), ref) for name, ref in self.expressions.items()])
+        self.writes = tuple([f"{scope.path}{slot}" for slot in scope.written_by(node)])
         self.returned = {name: f"{scope.path}{slot}" for name, slot in scope.returned_by(node).items()}
         self.own_writes = self.writes[: len(self.writes) - len(self.returned)]
         self.kills: frozenset[str] = _forgotten(scope) if "forget" in kind.does else frozenset()
@@ -160,19 +158,15 @@ class Plan:
                 target = None if edge.target == END else self.by_path[f"{scope.path}{edge.target}"]
                 guard = None if edge.when is None else scope.guards[edge.when]
                 plan_node.edges.append(PlanEdge(target, edge.when, guard))
-        self._add_opened()
-
-    def _add_opened(self) -> None:
-        """Add to the reads of nodes that open windows the expressions for their sizes."""
+        # Nodes that open windows also read the expressions for their sizes.
         for counter in self.nodes:
             for declared in counter.kind.fields.values() if counter.expressions else ():
-                target = counter.expressions.get(declared.target or "")
-                if target is None:
+                if (size := counter.expressions.get(declared.target or "")) is None:
                     continue
                 for plan_node in self.nodes:
-                    opened = (each.optimizers for each in plan_node.actions if each.effect == declared.counts)
-                    if not {*counter.optimizers}.isdisjoint(itertools.chain.from_iterable(opened)):
-                        plan_node.visit_reads += ((Read(target.name), target),)
+                    opening = [each for each in plan_node.actions if each.effect == declared.counts]
+                    if any(name in each.optimizers for each in opening for name in counter.optimizers):
+                        plan_node.visit_reads += ((Read(size.name), size),)
 
     def nodes_in(self, scope: Scope) -> list[PlanNode]:
         """The nodes of one graph, without those of the bodies in it."""
@@ -180,16 +174,14 @@ class Plan:
 
     def terms(self, scope: Scope, trigger: Trigger) -> list[tuple[PlanNode, str, Term]]:
         """For each amount of a trigger: the node and the field that count its unit in a graph, and the amount."""
-        counters = [counter_of(scope, term.base.unit) for term in trigger.terms]
-        owners = [(self.by_path[f"{scope.path}{owner}"], field_name) for owner, field_name in counters]
-        return [(*owner, term) for owner, term in zip(owners, trigger.terms, strict=True)]
+        counters = [(*counter_of(scope, term.base.unit), term) for term in trigger.terms]
+        return [(self.by_path[f"{scope.path}{owner}"], field_name, term) for owner, field_name, term in counters]
 
     def due_by(self, plan_node: PlanNode) -> list[Ref]:
         """The fields that decide whether a node is due: the counters of units, and fields that its kind declares."""
         terms = [term for trigger in plan_node.triggers for term in self.terms(plan_node.scope, trigger)]
-        counters = [(owner.path, name) for owner, name, _ in terms]
-        extra = [(plan_node.path, name) for name in plan_node.extra_due_fields]
-        return [Ref("field", path, name) for path, name in (*counters, *extra)]
+        counters = [Ref("field", owner.path, name) for owner, name, _ in terms]
+        return [*counters, *[Ref("field", plan_node.path, name) for name in plan_node.extra_due_fields]]
 
     @functools.cached_property
     def fields_read(self) -> frozenset[tuple[str, str]]:

@@ -277,8 +277,7 @@ class Scope:
         place = self.graph.places.get(f"{section}.{name}".strip("."), "")
         if not place and section == "edges":
             place = self.graph.places.get(f"nodes.{name}", "")
-        where = f"{place} {self.path}{thing}".strip()
-        return Problem(code, severity, where, message, hint, path)
+        return Problem(code, severity, f"{place} {self.path}{thing}".strip(), message, hint, path)
 
 
 def node_at(scope: Scope, path: str) -> tuple[Scope, Node] | None:
@@ -320,7 +319,7 @@ def outputs_of(graph: GraphData, *, optional: bool = True) -> tuple[str, ...]:
     Arguments:
         optional: False leaves out those that may be absent, with a `?`.
     """
-    return tuple(name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?"))
+    return tuple([name.removesuffix("?") for name in graph.outputs if optional or not name.endswith("?")])
 
 
 def resource_copies(graph: GraphData, resources: Mapping[str, Any] | None) -> dict[str, str]:

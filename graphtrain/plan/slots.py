@@ -98,8 +98,7 @@ class Slots:
 
     def _read_at_end(self, scope: Scope, method: str) -> list[tuple[Read, Ref]]:
         """The reads of the nodes with a method that is called where their graph ends."""
-        nodes = self._plan.nodes_in(scope)
-        acting = [node for node in nodes if node.kind.has(method) and node.kind.reads_at_end]
+        acting = [node for node in self._plan.nodes_in(scope) if node.kind.has(method) and node.kind.reads_at_end]
         return [pair for node in acting for pair in node.visit_reads]
 
     def _used(self, point: Point) -> tuple[Sequence[tuple[Read, Ref]], Iterable[str]]:

@@ -89,11 +89,10 @@ class Agreement:
 
     def watch_choices(self, position: int, leave: Callable[[], int]) -> Callable[[], int]:
         """The call that chooses the edge of a node, which also records the choice until ranks synchronise."""
-        choices = self._choices
 
         def noted() -> int:
             target = leave()
-            choices.append((position, target))
+            self._choices.append((position, target))
             return target
 
         return noted
@@ -180,11 +179,7 @@ class Agreement:
             self._together(lambda: early.within(loss.backward))
 
     @torch.no_grad()
-    def exchange(
-        self,
-        parameters: Sequence[torch.Tensor],
-        buffers: Mapping[str, torch.Tensor] | None = None,
-    ) -> None:
+    def exchange(self, parameters: Sequence[torch.Tensor], buffers: Mapping[str, torch.Tensor] | None = None) -> None:
         """Sum the gradients of these parameters over ranks, and give all ranks the buffers of rank 0.
 
         Sharded parameters and buffers are skipped: their backward pass has summed the gradients. After `begin` this is

@@ -276,9 +276,8 @@ class Program:
             fields = [(node.path.rpartition("/")[2], field) for node in near for field in node.kind.fields]
             if read := next((f"{node}.{field}" for node, field in fields if name in (node, field)), ""):
                 hint += f'; or read a field of a node: reads = {{ {name} = "{read}" }}'
-            where = f"{self.graph.name}: nodes.{readers[0]}"
             message = f"`{name}` is read by {quoted(readers)}, and nothing supplies it"
-            problems.append(Problem("G301", "error", where, message, hint))
+            problems.append(Problem("G301", "error", f"{self.graph.name}: nodes.{readers[0]}", message, hint))
         for name, hint in unread.items():
             if hint and self.resources[name] is not None:
                 problems.append(Problem("G302", "error", self.graph.name, f"nothing reads a resource `{name}`", hint))
@@ -293,8 +292,7 @@ class Program:
                     gives, hint = "samples", f"supply Loader({label}, batch_size=...)"
                 if gives:
                     message = f"`{label}` is a {type(part).__name__}: iterating over it gives {gives}, not batches"
-                    where = f"{self.graph.name}: nodes.{node.path}"
-                    problems.append(Problem("G309", "error", where, message, hint))
+                    problems.append(Problem("G309", "error", f"{self.graph.name}: nodes.{node.path}", message, hint))
         return problems
 
     def unread(self) -> dict[str, str]:

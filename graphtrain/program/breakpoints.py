@@ -102,8 +102,7 @@ def before_node(
     """
     running = {path: node for path, node in compiled.program.by_path.items() if not node.bypassed}
     if path not in running:
-        message = f"{option}: there is no node `{path}`, or it is bypassed"
-        raise UsageError(message, suggestion(path, running))
+        raise UsageError(f"{option}: there is no node `{path}`, or it is bypassed", suggestion(path, running))
     node = running[path]
     is_due = compiled.compiler.cells.due(node) if isinstance(node.trigger, Every) else lambda: True
 

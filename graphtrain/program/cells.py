@@ -57,8 +57,7 @@ class Cells:
         """The value of a resource; of a step function, a call that takes model and batch and adds its extra inputs."""
         value = self._program.resource(name, read, node.path)
         if "a step function" in read.holds and value is not None:
-            is_prepared = isinstance(value, StepCall)  # else it is not one of `STEP_FUNCTIONS`
-            step = value if is_prepared else step_call(value, name)
+            step = value if isinstance(value, StepCall) else step_call(value, name)  # else not of `STEP_FUNCTIONS`
             reads = [(extra, self._program.step_input(node, extra)) for extra in step.extra_inputs]
             self.extra_inputs.setdefault(node.path, []).extend(reads)
             getters = [(extra.name, self._step_input(node, extra, ref)) for extra, ref in reads]
@@ -90,8 +89,7 @@ class Cells:
         node = self._program.by_path.get(path)
         if node is not None:
             return self.field(node, name)
-        plan_node = self._program.plan.by_path[path]
-        return constant(False if name == "due" else getattr(plan_node.new_instance(), name))
+        return constant(False if name == "due" else getattr(self._program.plan.by_path[path].new_instance(), name))
 
     def field(self, node: ProgramNode, name: str) -> Cell:
         """A field or parameter of a node."""

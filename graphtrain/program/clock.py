@@ -44,8 +44,7 @@ class RunClock:
         return tuple([term for scope in self._program.clocked.around[::-1] for term in self._ends(scope)])
 
     def _ends(self, scope: Scope) -> tuple[Term, ...]:
-        nodes = self._program.nodes_in(scope)
-        triggers = [node.plan_node.trigger for node in nodes if node.kind.trigger == "after"]
+        triggers = [node.plan_node.trigger for node in self._program.nodes_in(scope) if node.kind.trigger == "after"]
         return tuple([term for trigger in triggers if trigger is not None for term in trigger.terms])
 
     def count(self, unit: str) -> Fraction | None:

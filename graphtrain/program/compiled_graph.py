@@ -132,9 +132,8 @@ class CompiledGraph:
 
     def on_metrics(self, row: Mapping[str, float], position: int) -> None:
         """Pass a row of metrics, recorded at a position, to the nodes with `on_metrics` in the graphs around it."""
-        around = self.program.nodes[position].scope.around
         for node in self._with_on_metrics:
-            if node.scope in around:  # nodes of other bodies may not be set up
+            if node.scope in self.program.nodes[position].scope.around:  # nodes of other bodies may not be set up
                 node.instance.on_metrics(row, self.activity(position) is not None)
 
     # ---- beginning and resuming

@@ -339,8 +339,7 @@ def restore(
     """
     if "resources" in sections:
         if run.snapshot is not None:
-            encoded = {name: state[name] for name in ("reachable", "progress", "slots")}
-            run.reader = StateReader(run.snapshot, encoded)
+            run.reader = StateReader(run.snapshot, {name: state[name] for name in ("reachable", "progress", "slots")})
         for name in run.objects.modules.keys() & state["modules"].keys():
             if name not in exempt.from_setup:
                 fit_buffers(run.objects.modules[name], state["modules"][name]["buffers"])

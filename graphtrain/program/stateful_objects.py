@@ -102,15 +102,13 @@ class StatefulObjects:
         self.track(snapshot)
 
     def _data(self, resources: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-        """The names of data among some resources, and of data whose state is just the position that nodes save.
-
-        A resource with a `state_dict` that is read, but from which no node fetches batches, is not data.
-        """
+        """The names of data among some resources, and of data whose state is just the position that nodes save."""
         data: list[str] = []
         kept: list[str] = []
         drawn = self.program.drawn
         for name, value in resources.items():
             resource = name.partition(".")[0]
+            # A resource with a `state_dict` that is read, but from which no node fetches batches, is not data.
             is_object = resource not in drawn and resource in self.program.read_resources and keeps_state(value)
             if is_data(name, value, drawn) and not (is_object or isinstance(value, torch.nn.Module)):
                 data.append(name)

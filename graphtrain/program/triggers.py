@@ -125,10 +125,8 @@ def set_triggers(program: Program, *, counts: bool = True) -> None:
 
 
 def _least_number(amount: int | Fraction) -> int | float:
-    """The least value of a counter, integer or float, that is at least the amount.
-
-    The float nearest to 3/10 is less than 3/10: a node that fired at it would be due again at once.
-    """
+    """The least value of a counter, integer or float, that is at least the amount."""
+    # The float nearest to 3/10 is less than 3/10: a node that fired at it would be due again at once.
     nearest = amount.numerator if amount.denominator == 1 else float(amount)
     return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
 

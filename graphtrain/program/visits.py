@@ -151,17 +151,14 @@ class Visits:
             kind, instance = node.kind, node.instance
             if not node.bypassed and kind.has("at_end" if is_main else "at_body_end"):
                 method = instance.at_end if is_main else instance.at_body_end
-                reads = kind.reads_at_end
-                acts.append(self.cells.wrap(node, self._with_slots(method, node)) if reads else method)
+                acts.append(self.cells.wrap(node, self._with_slots(method, node)) if kind.reads_at_end else method)
         return acts
 
     def _with_slots(self, function: Callable[..., Any], node: ProgramNode, *, omits: bool = False) -> Act:
-        """A call without arguments, specialised for the number of inputs, which saves 0.12 us.
-
-        `omits`: True leaves out the last inputs where they are their defaults, which saves 0.05 us each.
-        """
+        """A call without arguments, specialised for the number of inputs, which saves 0.12 us."""
         reads = node.plan_node.reads
         cells = [self.cells.of(node, read, ref) for read, ref in reads]
+        # The last inputs are left out where they are their defaults, which saves 0.05 us each.
         while omits and cells and cells[-1].is_constant and cells[-1].values[0] is reads[len(cells) - 1][0].default:
             cells.pop()
         places = [(cell.values, cell.key) for cell in cells]

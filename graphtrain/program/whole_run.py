@@ -162,5 +162,4 @@ class PlannedRun:
         from graphtrain.program.resources import resolve_device  # imports torch
 
         ranks = current_ranks()
-        device = resolve_device(self._device, ranks.local_rank if ranks.world_size > 1 else None)
-        return ranks.mesh(device.type)
+        return ranks.mesh(resolve_device(self._device, ranks.local_rank if ranks.world_size > 1 else None).type)

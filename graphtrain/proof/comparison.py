@@ -18,10 +18,7 @@ from graphtrain.state.weights import dtype_and_shape, local_part
 from graphtrain.storage.encoding import Encoded, SavedTensor
 
 # Compared in this order, so that the first difference is the likely cause, such as a lost counter.
-_SECTIONS = (
-    *("progress", "random", "reachable", "slots"),
-    *("modules", "resources", "optimizers", "gradients", "metrics"),
-)
+_SECTIONS = ("progress", "random", "reachable", "slots", "modules", "resources", "optimizers", "gradients", "metrics")
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ def _of_tensors(expected: Any, actual: Any) -> str:
         return f"{before} -> {now}"
     if isinstance(expected, numpy.ndarray):
         return "" if expected.tobytes() == actual.tobytes() else "different bytes"
-    pieces = zip(map(_host, _pieces(expected)), map(_host, _pieces(actual)), strict=True)
+    pieces = zip(_pieces(expected), _pieces(actual), strict=True)
     return next(filter(None, (_of_values(*pair, tuple(expected.shape)) for pair in pieces)), "")
 
 
@@ -133,20 +130,15 @@ def _layout(tensor: Any) -> str:
     return f"{dtype_and_shape(tensor)} on {tensor.device}{layout}"
 
 
-def _pieces(tensor: Any) -> list[Any]:
-    is_sparse = isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo
-    return [tensor._indices(), tensor._values()] if is_sparse else [tensor]
-
-
-def _host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The values of a tensor, and the indices of a sparse one, in host memory and of one dimension."""
+    pieces = [tensor._indices(), tensor._values()] if tensor.layout is torch.sparse_coo else [tensor]
+    return [piece.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1) for piece in pieces]
 
 
 def _bits(flat: torch.Tensor) -> torch.Tensor:
     """The bytes of each element: a tensor of shape (elements, bytes)."""
-    if not flat.numel():
-        return torch.empty(0, 1, dtype=torch.uint8)
-    return flat.view(torch.uint8).reshape(flat.numel(), -1)
+    return flat.view(torch.uint8).reshape(flat.numel(), flat.element_size())
 
 
 def is_same(before: Any, now: Any) -> bool:

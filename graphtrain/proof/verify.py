@@ -61,8 +61,7 @@ def verify_segment(segment: Segment, make: Callable[[Segment], Trainer]) -> Verd
     gc.collect()  # the trainer before is part of a cycle of references, and there may be no memory for both
     trainer, ranks = make(segment), current_ranks()
     try:
-        goal = read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size)
-        reexecution = _Reexecution(goal)
+        reexecution = _Reexecution(read_checkpoint(segment.goal.path, rank=ranks.rank, world_size=ranks.world_size))
         trainer.run_to(reexecution.begin, "auto" if segment.start is None else segment.start.path)
         return reexecution.verdict(segment)
     except RanksError:
@@ -150,9 +149,7 @@ class _Reexecution:
     def _counting_node(self) -> tuple[ProgramNode, int]:
         """The node whose runs measure the replay, and how many more of them it may take than the run.
 
-        It is the node that counts batches in the innermost training graph around the goal, so that a replay never
-        trains on more batches than the run; where only a body trains, the node with that body. In a graph that counts
-        nothing it is the goal itself, whose runs may differ slightly if observers fire by wall-clock time.
+        In a graph that counts nothing it is the goal itself: its runs may differ, as observers fire by wall-clock time.
         """
         program = self._compiled.program
         around = program.nodes[self._goal_index].scope.around

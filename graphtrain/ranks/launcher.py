@@ -48,14 +48,11 @@ def launched(count: int | None) -> int | None:
     return launch(count) if count > 1 else None
 
 
-def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
+def launch(count: int) -> int:
     """Start the command line of this process several times, and wait for all; returns the exit code.
 
     It is 0 if all have finished, 75 if they were stopped, 2 after a usage error in one, 130 after an interrupt, else 1.
     Signals are forwarded to all processes. On Linux they get SIGTERM if this process is killed.
-
-    Arguments:
-        grace_seconds: how long, once one has failed, the others may take to end by themselves before they are killed.
     """
     processes = _Processes()
     # A signal that is ignored, as by nohup, stays ignored, here and in the processes.
@@ -64,7 +61,7 @@ def launch(count: int, grace_seconds: float = _GRACE_SECONDS) -> int:
         for number in previous:
             signal.signal(number, processes.forward)
         processes.start([sys.executable, *sys.orig_argv[1:]], count)
-        return processes.wait(grace_seconds)
+        return processes.wait()
     finally:
         processes.kill()
         for number, handler in previous.items():
@@ -113,14 +110,14 @@ class _Processes:
             if process.returncode is None:
                 process.send_signal(number)
 
-    def wait(self, grace_seconds: float) -> int:
+    def wait(self) -> int:
         """Wait until all have ended; returns the most informative exit code (1 may mean another failed)."""
         killed_at = math.inf
         while None in (codes := [self._code(process) for process in self._processes]):
             if STOPPED in codes and signal.SIGTERM not in self._asked:  # also those that are about to begin
                 self.forward(signal.SIGTERM)
             if {*codes} - {None, 0, STOPPED}:
-                killed_at = min(killed_at, time.monotonic() + grace_seconds)
+                killed_at = min(killed_at, time.monotonic() + _GRACE_SECONDS)
             if time.monotonic() > killed_at:
                 self.kill()
             time.sleep(_POLLING_SECONDS)

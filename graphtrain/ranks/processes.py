@@ -51,8 +51,8 @@ class Processes(Ranks):
         # The agent of torchrun may have the store, and sets a variable if so; otherwise rank 0 has it.
         self._has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and self.rank == 0
         # Without the number of the attempt, a restart finds the addresses of processes that have died.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        self._store = PrefixStore(f"graphtrain/{attempt}", self._connected())
+        prefix = f"graphtrain/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        self._store = PrefixStore(prefix, self._connected())
         self._keys: Any = PrefixStore("0", self._store)  # the store, until ranks leave
         self._records: Any = None
         self._tensors: dict[str, Any] = {}
@@ -162,8 +162,7 @@ class Processes(Ranks):
             self._store.set(f"ended/{self.rank}", "")
         deadline = time.monotonic() + _SECONDS_TO_READ
         while self._has_store and time.monotonic() < deadline:
-            remaining = {*range(self.world_size)}.difference(self.ended())
-            if self._store.check([f"ended/{rank}" for rank in remaining]):
+            if self._store.check([f"ended/{rank}" for rank in {*range(self.world_size)}.difference(self.ended())]):
                 return
             time.sleep(_POLLING_SECONDS)
 
@@ -203,15 +202,12 @@ def all_gather(gathered: torch.Tensor, passed: torch.Tensor, group: Any, *, asyn
 
 
 def _together(call: Callable[[], Any]) -> None:
-    """Make a collective call; raises a LostRankError if a rank does not take part.
-
-    The original error is dropped: its frames would keep connections open, and other ranks would wait for this one.
-    """
+    """Make a collective call; raises a LostRankError if a rank does not take part."""
     try:
         call()
         return
     except RuntimeError as error:
-        lost = str(error)
+        lost = str(error)  # the frames of the error itself would keep connections open, and other ranks would wait
     raise LostRankError(lost)
 
 

@@ -69,8 +69,7 @@ def refuse_meshes(name: str, tensor: Any, world_size: int) -> None:
     except ValueError as error:
         problem = str(error)
     if problem:
-        hint = "shard it only by fully_shard(module, mesh=run.mesh), in a setup(run)"
-        raise UsageError(f"`{name}`: {problem}", hint)
+        raise UsageError(f"`{name}`: {problem}", "shard it only by fully_shard(module, mesh=run.mesh), in a setup(run)")
 
 
 def sum_gradients(module: torch.nn.Module) -> None:

@@ -128,7 +128,7 @@ def provenance(script: Path | None = None) -> dict[str, Any]:
     top, revision = _repository(folder)
     folders = {top or folder, os.path.abspath(script.parent) if script is not None else folder}
     # Compared as text: resolving the paths of all that torch imports takes 0.25 s.
-    inside = tuple(f"{each}{os.sep}" for each in folders)
+    inside = tuple([f"{each}{os.sep}" for each in folders])
     names = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
     local = {Path(name) for name in names if name.endswith(".py") and name.startswith(inside)} | {program}
     # Installed packages are identified by their versions.

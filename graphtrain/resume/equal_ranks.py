@@ -72,8 +72,7 @@ def first_difference(of_ranks: Sequence[Mapping[str, Any]]) -> str:
     """The first name whose value differs between ranks, in words; empty if none does."""
     for name in dict.fromkeys(itertools.chain(*of_ranks)):
         texts = [repr(each[name]) if name in each else "nothing" for each in of_ranks]
-        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
-        if other:
+        if other := next((rank for rank, text in enumerate(texts) if text != texts[0]), 0):
             return f"ranks differ in {name}: {texts[0]} on rank 0; {texts[other]} on rank {other}"
     return ""
 
@@ -90,9 +89,8 @@ def _weights(resources: Mapping[str, Any], *, with_buffers: bool) -> dict[str, s
     """Name -> dtype, shape and a hash of the values; for a sharded tensor, whose parts differ, its placements."""
     values = {}
     for name, tensor in _tensors(resources, with_buffers=with_buffers):
-        description = f"{tensor.dtype} {list(tensor.shape)} ".removeprefix("torch.")
         content = getattr(tensor, "placements", None) or content_hash(tensor.detach(), most_bytes=tensor.nbytes)[:8]
-        values[f"`{name}`"] = f"{description}{content}"
+        values[f"`{name}`"] = f"{tensor.dtype} {list(tensor.shape)} {content}".removeprefix("torch.")
     return values
 
 

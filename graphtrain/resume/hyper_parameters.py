@@ -250,8 +250,7 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
     settings = {str(key): encoded(value) for key, value in state.items() if key not in (*_MOVING, FUNCTIONS, INNER)}
     for number, inner_state in enumerate(state.get(INNER, ())):
         inner = getattr(resource, INNER)[number] if resource is not None else None
-        fields = {CLASS: type(inner).__name__} if inner is not None else {}
-        fields |= _settings_in(inner_state, inner)
+        fields = ({CLASS: type(inner).__name__} if inner is not None else {}) | _settings_in(inner_state, inner)
         settings |= {f"{INNER}[{number}].{field}": value for field, value in fields.items()}
     if isinstance(functions := getattr(resource, FUNCTIONS, None), list):
         settings[FUNCTIONS] = [*map(_samples, functions)]

@@ -69,8 +69,7 @@ def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement)
 
 def processes(number: int, before: int = 0) -> str:
     """The number of processes in words: ``"2 processes"``, or ``"2 processes instead of 1"``."""
-    instead = f" instead of {before}" if before else ""
-    return f"{number} {'process' if number == 1 else 'processes'}{instead}"
+    return f"{number} {'process' if number == 1 else 'processes'}" + (f" instead of {before}" if before else "")
 
 
 def resized(
@@ -98,8 +97,7 @@ def resized(
             f"resume with {before}, until there is a checkpoint between two windows",
         )
     with PreservedRandom(named_generators().values()):
-        batches = sum(int(saved[node.path].get("batches", 0)) for node in fetching)
-        seed_everything(derived_seed(seed, batches, rank))
+        seed_everything(derived_seed(seed, sum(int(saved[node.path].get("batches", 0)) for node in fetching), rank))
         random = {**first["random"], **capture_random()}
     dependent, slots = batch_slots(compiled.program), states[0]["slots"]
     own_slots = states[rank]["slots"] if rank in states else {}
@@ -119,13 +117,11 @@ def resized(
 def _progress(
     state: Sections, nodes: Sequence[ProgramNode], former: Mapping[str, str], rank: int, is_one: bool
 ) -> dict[str, dict[str, Any]]:
-    """That of rank 0; only the last round depends on the ranks, and fields of single ranks are kept on rank 0.
-
-    Nodes that only several ranks need, such as `exchange`, have no progress in one process.
-    """
+    """That of rank 0; only the last round depends on the ranks, and fields of single ranks are kept on rank 0."""
     changed = {path: dict(fields) for path, fields in state["progress"].items()}
     for node in nodes:
         fields = changed.get(former[node.path], {})
+        # Nodes that only several ranks need, such as `exchange`, have no progress in one process.
         if not fields and "ranks" in node.kind.optional and not node.bypassed:
             stored = [name for name, field in node.kind.fields.items() if field.stored]
             changed[former[node.path]] = fields = {name: getattr(node.instance, name) for name in stored}

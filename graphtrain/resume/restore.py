@@ -130,8 +130,7 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
     lost = [*compiled.state.data_state.differences(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(changed))
     # The digests can only be equal if everything was saved and restored.
-    parts = (as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.changes)
-    if not any(parts):
+    if not any((as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.changes)):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]
         _expect_digest(checkpoint, run, state, is_whole=is_whole)
     applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters)
@@ -210,8 +209,7 @@ def _expect_digest(checkpoint: Checkpoint, run: Session, state: RunState, *, is_
     sections = [name for name in SECTIONS if name in checkpoint.sections and name not in incomparable]
     saved = checkpoint.digest if is_whole else run_state.digest(objects, state, sections)
     loaded = {**run_state.capture(objects, run.alive, sections), "reachable": state["reachable"]}
-    digest = run_state.digest(objects, loaded, sections)
-    if digest != saved:
+    if (digest := run_state.digest(objects, loaded, sections)) != saved:
         raise CheckpointError(
             f"{checkpoint.path}: the loaded state is not the saved state (digest {digest[:12]}, not {saved[:12]})",
             "a resource has state that its load_state_dict does not restore exactly",

@@ -26,8 +26,7 @@ from graphtrain.storage.run_files import RunFiles
 from graphtrain.storage.state_files import StagedState, local_of, split
 from graphtrain.storage.tensor_files import Buffers, layout_of
 
-# After this many transitions without a save point, a message says why.
-_PATIENCE = 100
+_PATIENCE = 100  # after this many transitions without a save point, a message says why
 _SLICE_SECONDS = 0.5
 
 
@@ -134,8 +133,7 @@ class CheckpointWriter:
     def complete_written(self) -> None:
         """Complete the present save, if it has been written."""
         # Several ranks know the outcome once rank 0 has passed it on at a synchronization.
-        known = self.saves_over() if self._is_alone else self.world.saves_known
-        if known >= self._begun:
+        if (self.saves_over() if self._is_alone else self.world.saves_known) >= self._begun:
             self.wait()
 
     def saves_over(self) -> int:

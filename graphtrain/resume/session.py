@@ -60,7 +60,6 @@ class Session:
     """
 
     environment: RunEnvironment | None = None
-    setup: dict[str, str]
 
     def __init__(
         self,
@@ -116,11 +115,12 @@ class Session:
             "ranks": several,
             "seed": self.seed,
         }
-        run = self.requests, self.recorder, self.watch
-        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *run, copies=self._copies)
+        self._shared = self.requests, self.recorder, self.watch  # by all compiled graphs
+        self.compiled = CompiledGraph(graph, self.resources, self._prepared, *self._shared, copies=self._copies)
         self.requests.retentions = self.compiled.retentions
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
-        self.loop, self.setup = Loop(self.compiled.start, self.requests), {}
+        self.loop = Loop(self.compiled.start, self.requests)
+        self.setup: dict[str, str] = {}
 
     # ---- the position
 
@@ -182,9 +182,8 @@ class Session:
     def begin(self, random: Mapping[str, Any]) -> None:
         """Go to the start of the graph, with the state of the random generators as the user left them."""
         restore_random(dict(random))
-        rank = self.world.rank
         if self._reseeds:
-            seed_everything(derived_seed(self.seed, rank) if rank else self.seed)
+            seed_everything(derived_seed(self.seed, self.world.rank) if self.world.rank else self.seed)
         else:
             seed_the_rest(self.seed)
         self.compiled.compiler.visits.enter(self.compiled.program.main, reset=True)
@@ -222,8 +221,7 @@ class Session:
         former = self.compiled.state
         self.recorder.running_means.clear()  # nodes that are set up again recreate theirs
         prepared = {**self._prepared, "saving": True}  # data that cannot be reopened exactly is refused
-        run = self.requests, self.recorder, self.watch
-        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *run, copies=self._copies)
+        self.compiled = CompiledGraph(self.compiled.graph, self.resources, prepared, *self._shared, copies=self._copies)
         if former.snapshot is not None:
             self.compiled.state.track(former.snapshot, former)
 
@@ -249,8 +247,7 @@ class Session:
             if environment is not None:
                 environment = replace(environment, data=fingerprints(all_resources))
             older = former if moves else None
-            run = self.requests, self.recorder, self.watch
-            compiled = CompiledGraph(graph, all_resources, prepared, *run, older, renaming, copies)
+            compiled = CompiledGraph(graph, all_resources, prepared, *self._shared, older, renaming, copies)
             compiled.program.window_ranks = former.program.window_ranks
             if not compiled.retentions:  # the policy of a removed node no longer applies
                 self.requests.policy = SavePolicy()

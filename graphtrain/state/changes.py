@@ -66,8 +66,7 @@ def changes_since(
         data: the name of data, to restrict this to what is reachable from it. Default: everything.
         states: path -> the present `state_dict` of an object, if already read. Default: read where needed.
     """
-    known = {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)}
-    finder = _Finder(snapshot, known)
+    finder = _Finder(snapshot, {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)})
     section: dict[str, Any] = {}
     for entry in snapshot.entries(data):
         if (change := finder.change(entry)) is not None:
@@ -164,8 +163,7 @@ class _Finder:
             raise UnsaveableError(path, f"it has {len(parts):,} items and has changed")
         kept: Any = list(parts)
         if entry.category == "mapping":
-            pairs = zip(keys, parts, strict=True)
-            kept = [pair for pair in pairs if not (entry.is_data and is_reopened(pair[1]))]
+            kept = [pair for pair in zip(keys, parts, strict=True) if not (entry.is_data and is_reopened(pair[1]))]
         elif entry.category == "set":
             kept = set(parts)
             if all(type(part) is int for part in parts):  # does restoring it give the same order?
@@ -219,10 +217,7 @@ def _lines_about_modules(known: Collection[str], assigned: Collection[str]) -> I
 
 
 def restore_changes(
-    snapshot: StateSnapshot,
-    section: Mapping[str, Any],
-    data: str | None = None,
-    reader: StateReader | None = None,
+    snapshot: StateSnapshot, section: Mapping[str, Any], data: str | None = None, reader: StateReader | None = None
 ) -> None:
     """Apply saved changes to the objects of a snapshot, and reset everything else to it.
 
@@ -253,10 +248,7 @@ def restore_changes(
 
 
 def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None:
-    """Let an object hold the same objects as in the snapshot.
-
-    Attributes of data that cannot be encoded, such as an iterator over the data, stay as drawing has left them.
-    """
+    """Let an object hold the same objects as in the snapshot."""
     kind = KINDS.get(entry.category)
     is_constant = isinstance(entry.value, tuple | frozenset)
     if kind is None or is_constant or not entry.is_entered or (entry.is_saved_elsewhere and entry.category != "module"):
@@ -269,7 +261,7 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
         return
     before = dict(zip(entry.keys, entry.parts, strict=True))
     now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, states)
-    if entry.is_data:
+    if entry.is_data:  # what cannot be encoded, such as an iterator over the data, stays as drawing has left it
         ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
     changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}
     removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not isinstance(now[name], LEFT_ALONE)]

@@ -108,8 +108,7 @@ class StateWriter(Encoder):
         """Report state that optimizers have created as views of other memory."""
         for place, part in self._of_optimizers:
             is_new = isinstance(part, torch.Tensor) and id(part) not in self._reachable.initial_states
-            is_listed = self._reachable.find(part) is not None
-            if ".state[" in place and is_new and (is_listed or part._base is not None):
+            if ".state[" in place and is_new and (self._reachable.find(part) or part._base is not None):
                 self._report_shared_memory(place, [pair for pair in self._memory.overlapping(part) if pair[0] != place])
 
     def _report_shared_memory(self, path: str, near: Sequence[tuple[str, Any]]) -> None:
@@ -220,8 +219,7 @@ class StateWriter(Encoder):
         """The tensors and arrays that have a place or a path, and those that were encoded as new."""
         listed = (each for each in self._reachable.by_path.values() if each.category in _IN_MEMORY)
         named = ((each.path, each.value) for each in listed if not self._snapshot.is_excluded(each.path))
-        pairs = (*self._placed, *named)
-        return MemoryIndex({id(value): (path, value) for path, value in pairs}.values())
+        return MemoryIndex({id(value): (path, value) for path, value in (*self._placed, *named)}.values())
 
 
 @final
@@ -339,8 +337,7 @@ def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tu
     category = category_of(type(value))
     if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value
-    is_walked = id(value) in around or len(around) >= MOST_DEPTH
-    if category in IN_CONTAINERS and category != "set" and not is_walked:
+    if category in IN_CONTAINERS and category != "set" and id(value) not in around and len(around) < MOST_DEPTH:
         keys, parts = KINDS[category].contents(value)
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):

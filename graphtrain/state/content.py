@@ -99,9 +99,8 @@ class ContentHash:
     def _add_content(self, value: Any) -> None:
         kind, category = type(value), category_of(type(value))
         if category == "value":
-            is_enum = isinstance(value, enum.Enum)
             plain = value.tobytes() if isinstance(value, numpy.generic) else value
-            self._text(kind.__qualname__, value.name if is_enum else plain)
+            self._text(kind.__qualname__, value.name if isinstance(value, enum.Enum) else plain)
             return
         if (first_seen := self._seen.get(id(value))) is not None:
             self._text("same", first_seen[0])
@@ -221,8 +220,7 @@ def is_equal(before: Any, now: Any) -> bool:
         case "method":
             return before.__func__ is now.__func__ and before.__self__ is now.__self__
         case "value" | "set":
-            is_plain = not isinstance(before, set) and is_constant(before)
-            return is_plain and content_hash(before) == content_hash(now)
+            return not isinstance(before, set) and is_constant(before) and content_hash(before) == content_hash(now)
     return False
 
 

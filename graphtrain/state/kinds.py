@@ -281,7 +281,6 @@ def category_of(kind: type) -> Category:
     package = kind.__module__.partition(".")[0]
     if package == "pandas" and kind.__name__ in ("DataFrame", "Series"):
         return "watched"
-    has_attributes = bool(kind.__dictoffset__) or bool(slots_of(kind))
     step = getattr(kind, "__next__", None)
     if step is not None and (not isinstance(step, types.FunctionType) or kind.__name__.endswith("DataLoaderIter")):
         return "iterator"
@@ -293,12 +292,11 @@ def category_of(kind: type) -> Category:
     # A folder `datasets` of the user is not a library.
     if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
         return "opaque"
-    if has_attributes:
+    if kind.__dictoffset__ or slots_of(kind):
         return "object"
     # Written in C, with contents that no attribute shows.
     size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
-    hides = kind.__basicsize__ > size_of_nothing and package not in _HARMLESS
-    return "hidden" if hides else "opaque"
+    return "hidden" if kind.__basicsize__ > size_of_nothing and package not in _HARMLESS else "opaque"
 
 
 def is_users(module_name: str | None) -> bool:

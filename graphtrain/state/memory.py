@@ -24,8 +24,7 @@ class MemoryIndex:
         begin, last, within = 0, 0, Named()
         for start, end, pair in sorted([(*span_of(pair[1]), pair) for pair in named], key=operator.itemgetter(0)):
             if start >= last:
-                within = []
-                begin, last = start, end
+                begin, last, within = start, end, []
                 self._regions.append((begin, last, within))
             elif end > last:
                 last = end

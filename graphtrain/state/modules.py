@@ -15,9 +15,6 @@ from graphtrain.state.optimizers import CHANGED
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import without_repeats
 
-# A shape, a dtype and strides.
-_TensorMetadata = tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]
-
 
 @final
 class ModuleStructure:
@@ -53,7 +50,8 @@ def _tensors(module: torch.nn.Module, *kinds: str) -> Iterator[tuple[str, torch.
                 yield (f"{prefix}.{key}" if prefix else key), tensor
 
 
-def _metadata_of(tensor: torch.Tensor | None) -> _TensorMetadata | None:
+def _metadata_of(tensor: torch.Tensor | None) -> tuple[object, ...] | None:
+    """The shape, dtype and strides."""
     if tensor is None or torch.nn.parameter.is_lazy(tensor):
         return None
     return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout is torch.strided else ()

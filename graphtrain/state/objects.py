@@ -44,11 +44,9 @@ class SavedObjects:
 
     def lost(self) -> list[str]:
         """A notice about each change of modules, or else of optimizers, that a resume could not load."""
-        of_modules = [
-            line for name, structure in self.structures.items() for line in structure.lost(name, self.modules[name])
-        ]
+        of_modules = [line for name, each in self.structures.items() for line in each.lost(name, self.modules[name])]
         return of_modules or [
-            line for name, groups in self.groups.items() for line in groups.lost(name, self.optimizers[name])
+            line for name, each in self.groups.items() for line in each.lost(name, self.optimizers[name])
         ]
 
     def is_lazy(self) -> bool:

@@ -135,8 +135,7 @@ def copied_into(present: Any, loaded: Any) -> Any:
         case dict():
             parts: Any = {key: copied_into(present.get(key), part) for key, part in loaded.items()}
         case list() | collections.deque():
-            present_parts = present if len(present) == len(loaded) else itertools.repeat(None)
-            parts = [*map(copied_into, present_parts, loaded)]
+            parts = [*map(copied_into, present if len(present) == len(loaded) else itertools.repeat(None), loaded)]
         case set():
             parts = [*loaded]
         case _:

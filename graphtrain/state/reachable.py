@@ -67,7 +67,6 @@ OF_THE_COMPILER = ("_dynamo", "_torchdynamo", "_has_dynamo")
 REMEDY = "give the object that holds it a `state_dict` and a `load_state_dict`"
 _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
-
 # Of larger tensors and arrays of data, a stamp hashes only a sample; data is hashed whole after a save.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
 
@@ -120,8 +119,7 @@ def stamp_of(entry: Entry) -> Any:
         case "watched":
             return content_hash(value)
         case "tensor" | "array" if not entry.is_saved_elsewhere:
-            is_read_only = category == "array" and not value.flags.writeable
-            if is_read_only or not (entry.is_data or not is_saveable(value)):
+            if (category == "array" and not value.flags.writeable) or not (entry.is_data or not is_saveable(value)):
                 return None  # it is never saved, or always
             try:
                 return content_hash(value, most_bytes=_MOST_BYTES[category])
@@ -214,9 +212,7 @@ class Reachable:
             entry = queue.popleft()
             for path, value, is_saved_elsewhere in self._children(entry):
                 self._add(path, value, is_saved_elsewhere, is_data=entry.is_data)
-        with_own_state = [
-            path for path in self.stateful if self.by_path[path].category == "object"
-        ]  # whose states are their own
+        with_own_state = [path for path in self.stateful if self.by_path[path].category == "object"]
         for path, entry in self.by_path.items():
             if (limit := self._limit_of(entry)) and not is_within(path, with_own_state):
                 self.unexamined[path] = f"{limit}{_NOT_LOOKED_FOR}"
@@ -330,19 +326,16 @@ class Reachable:
 
     def _in_function(self, function: Any, path: str) -> Iterator[Child]:
         yield f"{path}.__wrapped__", getattr(function, "__wrapped__", None), False
-        namespace = function.__globals__
-        is_of_users = is_users(namespace.get("__name__"))
+        is_of_users = is_users(function.__globals__.get("__name__"))
         # A decorator from a library holds the user's function in its closure.
         if not is_of_users and not is_users(function.__module__):
             return
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             yield f"{path}<{name}>", cell, False
         yield f"{path}.__dict__", function.__dict__, False
-        if is_of_users and self._with_code:
-            yield from self._globals_of(function)
-
-    def _globals_of(self, function: Any) -> Iterator[Child]:
-        """The globals that a function uses and the modules that it imports."""
+        if not (is_of_users and self._with_code):
+            return
+        # The globals that it uses, and the modules that it imports.
         names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
         self.assigned |= names.assigned
         self._attributes |= {name for name in names.attributes if not name.startswith("__")}
@@ -372,8 +365,7 @@ def is_within(path: str, places: Collection[str]) -> bool:
     >>> is_within("task.counts[0]", ["task.counts"]), is_within("task.counts_of", ["task.counts"])
     (True, False)
     """
-    after = ("", ".", "[", "<")
-    return any(path.startswith(place) and path[len(place) : len(place) + 1] in after for place in places)
+    return any(path.startswith(place) and path[len(place) : len(place) + 1] in ("", ".", "[", "<") for place in places)
 
 
 def keeps_state(value: Any) -> bool:

@@ -95,9 +95,8 @@ class StateSnapshot:
         if entry.path not in states:
             states[entry.path] = state_of(entry.value)
         state = states[entry.path]
-        equal = {
-            name for name in attributes.keys() & state.keys() if have_equal_contents(attributes[name], state[name])
-        }
+        common = attributes.keys() & state.keys()
+        equal = {name for name in common if have_equal_contents(attributes[name], state[name])}
         return entry.ignored | saved_by_state_dict(entry.value, state) | equal
 
 

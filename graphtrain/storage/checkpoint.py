@@ -41,8 +41,7 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The digest of the saved state of this rank."""
-        digests = self.manifest.digests or [self.manifest.digest]
-        return digests[self.rank]
+        return (self.manifest.digests or [self.manifest.digest])[self.rank]
 
 
 @contextmanager
@@ -75,8 +74,7 @@ def new_folder(path: Path, abandoned: Event) -> Iterator[Path]:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of a new checkpoint, after all its other files."""
     body = msgpack.packb({"format": FORMAT, **vars(manifest)}, use_bin_type=True, unicode_errors="backslashreplace")
-    outer = msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})
-    write_file(folder / MANIFEST_FILE, [outer])
+    write_file(folder / MANIFEST_FILE, [msgpack.packb({"sha256": hashlib.sha256(body).hexdigest(), "manifest": body})])
 
 
 def reason_of(error: BaseException) -> str:

@@ -232,8 +232,7 @@ class Encoder:
         pairs = []
         for number, (key, part) in enumerate(value.items()):
             # Any other key may be an address, or have one in its text.
-            is_name = type(key) is str or (type(key) is int and key < LEAST_ADDRESS)
-            shown = repr(key) if is_name else f"#{number}"
+            shown = repr(key) if type(key) is str or (type(key) is int and key < LEAST_ADDRESS) else f"#{number}"
             pairs.append(self.encode(key, f"{path}.keys()[{shown}]", depth + 1))
             pairs.append(self.encode(part, f"{path}[{shown}]", depth + 1))
         return pairs
@@ -268,8 +267,7 @@ class Encoder:
         if placement is dtype_and_shape is None and not requires_grad and not is_parameter:
             return saved
         parts = self._each([saved, dtype_and_shape, placement, requires_grad, is_parameter], path, depth)
-        gradient = tensor.grad if requires_grad else None
-        return tagged("tensor", *parts, self.encode(gradient, f"{path}.grad", depth + 1))
+        return tagged("tensor", *parts, self.encode(tensor.grad if requires_grad else None, f"{path}.grad", depth + 1))
 
     def _piece(self, tensor: torch.Tensor, path: str) -> Any:
         """Encode the local part of a sharded tensor; the encoding is the same on all ranks."""
@@ -363,10 +361,8 @@ def is_saveable(value: Any) -> bool:
     """True for values of types that a checkpoint can hold by themselves."""
     if not isinstance(value, torch.Tensor):
         return type_of(type(value)) is not None and not (isinstance(value, numpy.ndarray) and value.dtype.hasobject)
-    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
-    return (
-        is_plain and value.layout in (torch.strided, torch.sparse_coo) and not (value.is_quantized or value.is_nested)
-    )
+    is_plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout in (torch.strided, torch.sparse_coo)
+    return is_plain and not (value.is_meta or value.is_quantized or value.is_nested)
 
 
 # The types in encoded data that need decoding or numbering.

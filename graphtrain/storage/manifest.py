@@ -156,8 +156,7 @@ def read_files(path: Path, files: Mapping[str, Sequence[Any]], read: Callable[[P
 
     names = sorted(files, key=lambda name: -int(files[name][0]))
     with ThreadPoolExecutor() as pool:
-        contents = pool.map(lambda name: read_file(path / name, files[name], read), names)
-        return dict(zip(names, contents, strict=True))
+        return dict(zip(names, pool.map(lambda name: read_file(path / name, files[name], read), names), strict=True))
 
 
 def read_file(file: Path, entry: Sequence[Any], read: Callable[[Path], T]) -> T:

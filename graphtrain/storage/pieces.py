@@ -100,8 +100,7 @@ class PieceFiles:
                 whole: torch.Tensor = self._open(0).get_tensor(piece.name)
                 return whole
             start, stop = piece.bounds(rank, count)
-            shape = (*piece.shape[:dimension], 0, *piece.shape[dimension + 1 :])
-            parts = [torch.empty(shape, dtype=piece.like.dtype)]
+            parts = [torch.empty((*piece.shape[:dimension], 0, *piece.shape[dimension + 1 :]), dtype=piece.like.dtype)]
             for saved in range(piece.count):
                 first, end = piece.bounds(saved, piece.count)
                 low, high = max(first, start), min(end, stop)

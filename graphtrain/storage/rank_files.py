@@ -98,10 +98,7 @@ def _linked(path: Path, previous: Path, entry: Sequence[Any]) -> bool:
 
 
 def manifest_of(
-    facts: Manifest,
-    state: StagedState,
-    common: Collection[str] | None,
-    reports: Sequence[Mapping[str, Any]],
+    facts: Manifest, state: StagedState, common: Collection[str] | None, reports: Sequence[Mapping[str, Any]]
 ) -> Manifest:
     """The manifest of a checkpoint whose files all ranks have written.
 
@@ -133,8 +130,7 @@ def _differing(state: StagedState, common: Collection[str]) -> str:
     names = [name for file in sorted(state.parts.get("resources", ())) for name in differing_tensors(file)]
     parts = [name_of_part(REACHABLE, name) for name in state.parts.get(REACHABLE, ())]
     has_changed = bool(differing_tensors(REACHABLE)) or any(part not in common for part in parts)
-    phrases = [quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * has_changed
-    return " and ".join(phrases)
+    return " and ".join([quoted(names, 3)] * bool(names) + ["what has changed since `setup`"] * has_changed)
 
 
 def digest_of_ranks(digests: Sequence[str]) -> str:
@@ -162,12 +158,7 @@ def write_file(
 
 
 def read_state(
-    path: Path,
-    manifest: Manifest,
-    ranks: Sequence[int],
-    reader: tuple[int, int] = (0, 1),
-    *,
-    in_place: bool = False,
+    path: Path, manifest: Manifest, ranks: Sequence[int], reader: tuple[int, int] = (0, 1), *, in_place: bool = False
 ) -> dict[int, dict[str, dict[str, Any]]]:
     """Read the state of some ranks of a checkpoint: rank -> section -> name -> state.
 

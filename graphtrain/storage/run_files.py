@@ -146,8 +146,7 @@ class RunFiles:
     def resumable(self) -> str:
         """The name of the checkpoint to resume from: the newest with finite weights, else the newest; "" for none."""
         saved = self._saved()
-        finite = [each for each in saved if not each.manifest.not_finite]
-        return next((each.name for each in finite or saved), "")
+        return next((each.name for each in [each for each in saved if not each.manifest.not_finite] or saved), "")
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if an automatic resume would choose this one."""

@@ -56,8 +56,7 @@ def split(sections: Sections) -> tuple[dict[str, dict[str, bytes]], list[Tensors
         for name, value in sorted(values.items()):  # independent of their order in a graph or a `setup`
             file = _file_of(section, name, sections)
             path = name if section == "resources" else name_of_part(section, name)
-            tensors = files.setdefault(file, Tensors(file))
-            parts[section][name] = tensors.pack(Encoder().encode(value, path))
+            parts[section][name] = files.setdefault(file, Tensors(file)).pack(Encoder().encode(value, path))
     return parts, [tensors for tensors in files.values() if tensors.named]
 
 

@@ -66,7 +66,7 @@ def stage(files: Sequence[Tensors], buffers: Buffers) -> dict[str, memoryview]:
     with torch.no_grad():
         for tensors in files:
             file, (header, ordered) = tensors.file, layout_of(tensors)
-            size = len(header) + sum(tensor.nbytes for tensor in ordered)
+            size = len(header) + sum([tensor.nbytes for tensor in ordered])
             on_devices = {tensor.device for tensor in ordered if tensor.is_cuda}
             if len(buffers.get(file, ())) < size:
                 buffers.pop(file, None)  # released first: never two copies
@@ -149,8 +149,7 @@ class StagedTensor(NamedTuple):
             return True
         values = torch.frombuffer(self.data, dtype=dtype)
         # One pass without temporaries; NaN propagates through the maximum.
-        largest = torch.linalg.vector_norm(values if dtype.itemsize > 1 else values.float(), math.inf)
-        return math.isfinite(largest)
+        return math.isfinite(torch.linalg.vector_norm(values if dtype.itemsize > 1 else values.float(), math.inf))
 
 
 def staged_tensors(data: memoryview) -> dict[str, StagedTensor]:

@@ -48,12 +48,6 @@ class ValueType(NamedTuple):
     fill: Callable[[Any, Iterable[Any]], object] | None = None
 
 
-def _as_for_a_copy(value: Any) -> Sequence[Any]:
-    """The arguments with which the `copy` module creates an equal value."""
-    arguments: Sequence[Any] = value.__reduce_ex__(4)[1]
-    return arguments
-
-
 def _fill_pairs(mapping: Any, content: Iterable[Any]) -> None:
     parts = iter(content)
     for key in parts:
@@ -130,7 +124,8 @@ _COPIED: Sequence[type] = (
 )  # fmt: skip
 # Immutable values of Python, torch and NumPy.
 STANDARD: Mapping[type, ValueType] = {
-    **{kind: ValueType(kind.__name__, _as_for_a_copy, kind) for kind in _COPIED},
+    # Created again with the arguments by which the `copy` module creates an equal value.
+    **{kind: ValueType(kind.__name__, lambda value: value.__reduce_ex__(4)[1], kind) for kind in _COPIED},
     complex: ValueType("complex", operator.attrgetter("real", "imag"), complex),
     torch.dtype: ValueType("torch.dtype", lambda value: [str(value).removeprefix("torch.")], DTYPES.__getitem__),
     numpy.dtype: ValueType("numpy.dtype", lambda value: [_described(value)], _dtype),

@@ -74,8 +74,7 @@ def write_weights(path: Path, tensors: Mapping[str, StoredTensor]) -> None:
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].like.itemsize, item[0]))
 
     def pieces() -> Iterator[bytes | memoryview]:
-        entries = [(name, TYPES[like.dtype], like.shape, like.nbytes) for name, (like, _) in ordered]
-        yield header_of(entries)
+        yield header_of((name, TYPES[like.dtype], like.shape, like.nbytes) for name, (like, _) in ordered)
         for _, tensor in ordered:
             yield memoryview(flat_bytes(tensor.read()).numpy().data)
 

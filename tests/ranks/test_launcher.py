@@ -23,7 +23,8 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, count: i
     """The exit code of a small script that is started several times; it imports nothing that takes time."""
     (tmp_path / "rank.py").write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + script)
     monkeypatch.setattr(sys, "orig_argv", ["python", str(tmp_path / "rank.py")])
-    return launch(count, grace)
+    monkeypatch.setattr(launcher, "_GRACE_SECONDS", grace)
+    return launch(count)
 
 
 @pytest.mark.first(2)
@@ -102,12 +103,13 @@ def test_how_all_of_them_end(
     clock = [0.0]
     monkeypatch.setattr(launcher.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(launcher.time, "sleep", lambda _: clock.__setitem__(0, clock[0] + 1))
+    monkeypatch.setattr(launcher, "_GRACE_SECONDS", 10)
     started = launcher._Processes()
     ends = [Process(clock, code, after, has_handler=handles) for code, after, handles in processes]
     started._processes = ends  # type: ignore[assignment]
     if number:
         started.forward(number, None)
-    assert started.wait(10) == code
+    assert started.wait() == code
     assert ([process.came for process in ends], clock[0]) == (came, seconds)
 
 
