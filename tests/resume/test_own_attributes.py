@@ -1,0 +1,131 @@
+"""Promise 11: an attribute of a user's node that changes and is not progress is named, and the resume not exact."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from graphtrain import Graph, Trainer, fit, node
+from graphtrain.program.own_attributes import OwnAttributes
+
+
+class Box:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Shrinks:
+    """Shrinks the weights by a factor that depends on what it keeps; each kind below keeps it elsewhere."""
+
+    def shrink(self, model: torch.nn.Module, factor: float) -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 - 1 / (10 + factor))
+
+
+@node
+class CountsInANumber(Shrinks):
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, self._count)
+
+
+@node
+class CountsInAnObject(Shrinks):
+    def setup(self, model: Any) -> None:
+        self._count = Box()
+
+    def __call__(self, model: Any) -> None:
+        self._count.count += 1
+        self.shrink(model, self._count.count)
+
+
+@node
+class CountsInATensor(Shrinks):
+    def setup(self, model: Any) -> None:
+        self._count = torch.zeros(())
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, float(self._count))
+
+
+@node
+class Draws(Shrinks):
+    def setup(self, model: Any) -> None:
+        self._count = random.Random(3)
+
+    def __call__(self, model: Any) -> None:
+        self.shrink(model, self._count.random())
+
+
+@node
+class OnlyReads(Shrinks):
+    """What it keeps is of the model, or stays as it was set up."""
+
+    def setup(self, model: Any) -> None:
+        self._weights, self._factors = list(model.parameters()), [2.0, 3.0]
+
+    def __call__(self, model: Any) -> None:
+        self.shrink(model, self._factors[0] + 0 * len(self._weights))
+
+
+@node
+class CollectsInABody:
+    """What `setup` makes anew at each visit of the body is no state between the visits."""
+
+    def setup(self) -> None:
+        self._seen: list[int] = []
+
+    def __call__(self) -> None:
+        self._seen.append(len(self._seen))
+
+
+def cut(graph: Graph, run_dir: Path) -> tuple[str, str]:
+    """Whether a run that is cut and resumed ends as the whole one does, and what the resume says."""
+    digests, lines = [], list[str]()
+    for folder, until in (("whole", None), ("cut", "6 batches"), ("cut", None)):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        trainer = Trainer(
+            graph, run_dir=run_dir / folder, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            train_data=[torch.ones(4, 2)] * 4, val_data=[torch.ones(4, 2)], display=None, notify=lines.append,
+            training_step=lambda model, batch: model(batch).mean(), validation_step=lambda model, batch: 1.0,
+        )  # fmt: skip
+        trainer.run(until=until)
+        digests.append([parameter.tolist() for parameter in model.parameters()])
+    (resumed,) = [line for line in lines if line.startswith("resumed")]
+    return "same" if digests[0] == digests[2] else "differs", resumed
+
+
+@pytest.mark.parametrize("kind", [CountsInANumber, CountsInAnObject, CountsInATensor, Draws])
+def test_an_attribute_that_changes_is_named(kind: Any, tmp_path: Path) -> None:
+    result, resumed = cut(fit(epochs=2).insert("own", kind, after="step"), tmp_path)
+    assert result == "differs"
+    assert "not exact: `own` has changed its `_count`, which is not saved: make it progress" in resumed
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        fit(epochs=2).insert("own", OnlyReads, after="step"),
+        fit(epochs=2).set("validate", graph=Graph.load("evaluate").insert("own", CollectsInABody, after="eval_batch")),
+    ],
+    ids=["an attribute of the model's weights", "a list that setup makes in a body"],
+)
+def test_what_does_not_change_is_exact(graph: Graph, tmp_path: Path) -> None:
+    result, resumed = cut(graph, tmp_path)
+    assert result == "same" and resumed.endswith("exact") and "not exact" not in resumed
+
+
+def test_without_the_comparison_it_would_be_called_exact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(OwnAttributes, "changed", lambda self: iter(()))
+    _, resumed = cut(fit(epochs=2).insert("own", CountsInANumber, after="step"), tmp_path)
+    assert "not exact" not in resumed
