@@ -156,7 +156,14 @@ class Program:
                 node.bypassed = is_idle or bool(lacking)
                 node.body = None if node.bypassed else plan_node.body
                 if lacking and not is_idle and lacking[0] not in PROVIDED and plan_node.body is not None:
-                    self.absent.append(f"no `{lacking[0]}`, so `{node.path}` does not run")
+                    metrics = lacking[0].removesuffix("_data") + "/"
+                    waiting = [
+                        f"`{each.path}.{monitor}`"
+                        for each in plan.nodes
+                        if (monitor := each.kind.monitor) and str(each.parameters[monitor]).startswith(metrics)
+                    ]
+                    waits = f", and {', '.join(waiting)} has no metric to wait for" if waiting else ""
+                    self.absent.append(f"no `{lacking[0]}`, so `{node.path}` does not run{waits}")
         self.clocks: dict[Scope, dict[str, Clock]] = {}
         for scope in self.scopes.values():
             counters = {unit: counter_of(scope, unit) for unit in scope.graph.units}

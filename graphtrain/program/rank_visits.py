@@ -29,7 +29,7 @@ Act = Callable[[], Any]
 
 
 def then(first: Act, second: Act) -> Act:
-    """Both, one after the other."""
+    """A call that makes both calls, in this order."""
 
     def both() -> None:
         first()

@@ -137,7 +137,7 @@ def _read(declared: str, value: Any) -> Any:
             case ("tuple[str, ...]", list()) | ("tuple[int, int]", [int(), int()]):
                 return tuple(value)
             case "Mapping[str, float]", Mapping():  # "nan" and "inf" are texts in JSON
-                return {name: float(each) if isinstance(each, str) else each + 0 for name, each in value.items()}
+                return {name: float(each) if isinstance(each, str) else each - 0 for name, each in value.items()}
     except (TypeError, ValueError, OverflowError):
         return None
     return None

@@ -136,7 +136,7 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
     applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters)
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
     named = {each.resource for each in differences if each.name in chosen}
-    decided += [f"{name} as set up" for name in applied if name not in named]
+    decided += [f"settings of {name} as set up" for name in applied if name not in named]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
     listed = [str(change) for change in difference.changes]
     more = len(listed) - _MOST_DIFFERENCES

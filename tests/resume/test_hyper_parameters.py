@@ -191,7 +191,7 @@ def test_a_rate_that_was_changed_on_the_way_is_set_up_again_and_reported(tmp_pat
     again.run(from_setup="optimizer.lr", until="8 steps")
     assert rate(again) == 0.1
     (line,) = [line for line in said if line.startswith("resumed")]
-    assert line.endswith("; exact except for what changed: optimizer as set up")
+    assert line.endswith("; exact except for what changed: settings of optimizer as set up")
 
 
 # ---- schedules
