@@ -145,8 +145,8 @@ class RunFiles:
     @property
     def resumable(self) -> str:
         """The name of the checkpoint to resume from: the newest with finite weights, else the newest; "" for none."""
-        saved = self._saved()
-        return next((each.name for each in [each for each in saved if not each.manifest.not_finite] or saved), "")
+        chosen = min(self._saved(), key=lambda each: bool(each.manifest.not_finite), default=None)
+        return chosen.name if chosen is not None else ""
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if an automatic resume would choose this one."""
