@@ -85,7 +85,10 @@ def run_environment(
         for path, each in plainly_named(module.named_modules())
         if uncompiled(each) is not each or each._compiled_call_impl is not None
     ]
+    packages = [name for name in sys.modules if name.isidentifier() and name not in sys.stdlib_module_names]
+    loaded = {name: getattr(sys.modules[name], "__dict__", {}).get("__version__") for name in packages}
     environment = {
+        **{name: version for name, version in loaded.items() if isinstance(version, str)},
         "graphtrain": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -329,15 +329,15 @@ def test_what_is_compared_is_the_set_up_of_the_last_start(tmp_path: Path) -> Non
     assert ["setup" in start for start in starts] == [True, False, True, False], "written when it is another"
 
 
-@pytest.mark.parametrize("name", ["numpy", "threads"])
+@pytest.mark.parametrize("name", ["numpy", "networkx", "threads"])
 def test_versions_and_threads_are_compared(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = trainer_of(tmp_path)
     first.advance(2)
     first.save()
     lines = list[str]()
     second = trainer_of(tmp_path, lines)
-    if name == "numpy":
-        monkeypatch.setattr(numpy, "__version__", "9.9.9")
+    if name != "threads":
+        monkeypatch.setattr(sys.modules[name], "__version__", "9.9.9")
     else:
         torch.set_num_threads(2)
     second.advance(0)

@@ -96,10 +96,8 @@ class Rollback:
         hint = "set checkpoint.every to save one earlier"
         if not math.isfinite(value):
             [[epoch, number]] = self._history.batches()
-            where = f"the loss is {value} at batch {number + 1} of epoch {epoch + 1}"
-            raise NotFiniteError(
-                f"rollback: {where}, and there is no checkpoint with finite weights to go back to", hint
-            )
+            spike = f"the loss is {value} at batch {number + 1} of epoch {epoch + 1}"
+            raise NotFiniteError(f"{spike}; there is no checkpoint with finite weights to go back to", hint)
         self._notify(f"`rollback`: a loss spikes before the first checkpoint, and training continues; {hint}")
 
 
