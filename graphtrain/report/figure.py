@@ -41,7 +41,8 @@ def figure_of(
     for row in rows:
         for name in filter(names.__contains__, row):
             curves.setdefault((name, *map(row.get, clocks)), []).append((row[x], row[name]))
-    parts = {name: name.rpartition("/")[::2] for name, *_ in curves}  # where it is measured, and what: "val", "loss"
+    # Where it is measured, and what: "val", "loss"; of a learning rate, its group of parameters.
+    parts = {name: name.rpartition("/")[:: -2 if name.startswith("lr/") else 2] for name, *_ in curves}
     groups = sorted(dict.fromkeys(group for _, group in parts.values()), key=lambda group: _ORDER.get(group, 1))
     splits = [*dict.fromkeys(split for split, _ in parts.values())]
     columns = min(len(groups), _MOST_COLUMNS)

@@ -243,7 +243,7 @@ function edgeDetail(graph, key) {
 function groups() { // name of a metric -> its curves, of all runs
   const curvesOf = new Map();
   content.runs.forEach((run, index) => run.curves.forEach((curve) => {
-    const group = curve.name.split("/").pop();
+    const group = curve.name.startsWith("lr/") ? "lr" : curve.name.split("/").pop();
     if (!curvesOf.has(group)) curvesOf.set(group, []);
     curvesOf.get(group).push({ ...curve, run: index });
   }));
