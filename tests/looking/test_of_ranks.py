@@ -96,7 +96,10 @@ def test_it_is_read_by_one(folder: Path, command: Command) -> None:
     first, *_, last = sorted((folder / "r" / "checkpoints").iterdir())
     assert "no difference" in command("diff", str(first), str(last)).out
     verified = command("verify", "train.py", "--run-dir", "r")
-    assert "it was trained in 2 processes, and now there are 1\n  hint: verify it in as many: --processes 2\n" in verified.err
+    assert (
+        "it was trained in 2 processes, and now there are 1\n  hint: verify it in as many: --processes 2\n"
+        in verified.err
+    )
     replayed = command("replay", "train.py", "--run-dir", "r", "--to", "2 steps")
     assert replayed.code == 0 and "1 process instead of 2" in replayed.err and "step 2, " in replayed.out
     # Sums and extremes over an epoch are those of all samples, by however many processes.

@@ -158,8 +158,8 @@ def test_it_goes_back_to_finite_weights(tmp_path: Path) -> None:
         trainer.resources["model"][0].bias[0] = math.nan
     trainer.run()
     (saved,) = (number for number, line in enumerate(lines) if "`model.0.bias` is not finite" in line)
-    assert lines[saved + 1] == "`rollback`: the loss is nan at batch 3 of epoch 2"
-    assert lines[saved + 2].startswith("`rollback` sends the run back to 000001-step-2: ")
+    assert "`rollback`: the loss is nan at batch 3 of epoch 2" in lines[saved + 1 :]
+    assert any(line.startswith("`rollback` sends the run back to 000001-step-2: ") for line in lines[saved + 1 :])
     assert all(weight.isfinite().all() for weight in trainer.resources["model"].parameters())
 
 
