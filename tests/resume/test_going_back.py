@@ -157,9 +157,9 @@ def test_it_goes_back_to_finite_weights(tmp_path: Path) -> None:
     with torch.no_grad():
         trainer.resources["model"][0].bias[0] = math.nan
     trainer.run()
-    (saved,) = (number for number, line in enumerate(lines) if "`model.0.bias` is not finite" in line)
-    assert "`rollback`: the loss is nan at batch 3 of epoch 2" in lines[saved + 1 :]
-    assert any(line.startswith("`rollback` sends the run back to 000001-step-2: ") for line in lines[saved + 1 :])
+    assert any("`model.0.bias` is not finite" in line for line in lines)
+    why = lines.index("`rollback`: the loss is nan at batch 3 of epoch 2")
+    assert any(line.startswith("`rollback` sends the run back to 000001-step-2: ") for line in lines[why + 1 : why + 3])
     assert all(weight.isfinite().all() for weight in trainer.resources["model"].parameters())
 
 
