@@ -107,4 +107,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def report(terminalreporter: pytest.TerminalReporter) -> None:
     """Name the rows of the first tier that are slow."""
     for seconds, row in sorted(_slow, reverse=True):
-        terminalreporter.line(f"{row} took {seconds:.1f} s of processor time: mark it `full`, or give the reason in tests/slow.toml")
+        terminalreporter.line(f"{row} took {seconds:.1f} s: mark it `full`, or give the reason in tests/slow.toml")
