@@ -19,7 +19,8 @@ class OwnAttributes:
     """
 
     def __init__(self, node: ProgramNode, place_of: Callable[[Any], str | None]) -> None:
-        self._node, self._place_of, self._before = node, place_of, dict[str, str]()
+        self._node, self._before = node, dict[str, str]()
+        self._place_of = lambda part: node.path if part is node.instance else place_of(part)
         kind, shipped = node.kind, [base for base in type(node.instance).__mro__ if not is_users(base.__module__)]
         codes = [getattr(value, "__code__", None) for base in shipped for value in vars(base).values()]
         self._others = kind.fields.keys() | kind.parameters.keys()
