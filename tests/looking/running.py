@@ -129,7 +129,7 @@ class Started:
         self.returncode: int | None = None
         self._nursery = nursery
         self._folder = folder
-        weakref.finalize(self, shutil.rmtree, folder)
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def poll(self) -> int | None:
         """The exit code; None while it runs."""
