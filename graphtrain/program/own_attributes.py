@@ -33,7 +33,7 @@ class OwnAttributes:
     def changed(self) -> Iterator[str]:
         """A notice for each attribute that has changed since.
 
-        A body sets its nodes up again at each visit, so what their `setup` names is no state between visits.
+        A body sets its nodes up again at each visit, so an attribute that `setup` names does not outlive the visit.
         """
         node, now = self._node, self._hashes()
         setup = getattr(node.kind.implementation, "setup", None) if node.scope.path else None

@@ -143,10 +143,8 @@ class StatefulObjects:
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
-        by_id = snapshot.reachable.by_id
-        place_of = lambda part: entry.path if (entry := by_id.get(id(part))) else None  # noqa: E731
         for node in self.program.nodes:
-            node.own_attributes = node.own_attributes or own_attributes(node, place_of)
+            node.own_attributes = node.own_attributes or own_attributes(node, snapshot.reachable.path_of)
         if former is None:
             return
         # Of objects supplied since then, only the `state_dict` is saved.

@@ -225,6 +225,11 @@ class Reachable:
         """The entry of this object; None if it is not listed."""
         return self.by_id.get(id(value))
 
+    def path_of(self, value: Any) -> str | None:
+        """The path of this object; None if it is not listed."""
+        entry = self.find(value)
+        return entry.path if entry is not None else None
+
     def _add(self, path: str, value: Any, is_saved_elsewhere: bool = False, *, is_data: bool = False) -> None:
         while type(value) in WRAPPER_ATTRIBUTES:  # followed to what it wraps
             name = WRAPPER_ATTRIBUTES[type(value)]

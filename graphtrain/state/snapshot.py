@@ -118,9 +118,9 @@ def data_contents(
     Arguments:
         pauses: True to let other threads run at intervals. Default: False.
     """
-    by_id, contents = snapshot.reachable.by_id, {}
+    contents = {}
     for name in snapshot.of_data:
-        content = ContentHash(lambda value: by_id[id(value)].path if id(value) in by_id else None, pauses=pauses)
+        content = ContentHash(snapshot.reachable.path_of, pauses=pauses)
         digest = ""
         with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
             for entry in snapshot.entries(name):

@@ -79,7 +79,7 @@ class OnlyReads(Shrinks):
 
 @node
 class CollectsInABody:
-    """What `setup` makes anew at each visit of the body is no state between the visits."""
+    """Its `setup` runs at each visit of the body, so the list does not outlive the visit."""
 
     def setup(self) -> None:
         self._seen: list[int] = []

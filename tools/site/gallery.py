@@ -58,6 +58,12 @@ def draw(name: str, path: Path) -> Path:
     return (fit.diff(graph) if "decide" in graph.nodes else graph).render(path)
 
 
+def embedded(svg: bytes, text: str) -> str:
+    """A picture in a page, with a text for those who do not see it."""
+    content = base64.b64encode(svg).decode()
+    return f'<img src="data:image/svg+xml;base64,{content}" alt="{text}" width="640">'
+
+
 def _row(name: str) -> str:
     metric, level, baseline = RESULTS[name]
     sign = "≥" if level > baseline else "≤"
@@ -68,12 +74,12 @@ def _section(name: str) -> str:
     kind = "overlay" if _is_overlay(name) else "graph"
     toml, example = (path.relative_to(ROOT).as_posix() for path in (_toml(name), _example(name)))
     with tempfile.TemporaryDirectory() as folder:
-        picture = base64.b64encode(draw(name, Path(folder) / "picture.svg").read_bytes()).decode()
+        picture = embedded(draw(name, Path(folder) / "picture.svg").read_bytes(), f"The {kind} {name}")
     return f"""### {name}
 
 {_text(name)}
 
-<img src="data:image/svg+xml;base64,{picture}" alt="The {kind} {name}" width="640">
+{picture}
 
 The {kind} is [{toml}](../{toml}). This command runs [its example](../{example}):
 

@@ -6,7 +6,6 @@ Markdown as if it stood on a page in `docs/`: its links are those of the reposit
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import re
 import shutil
@@ -30,6 +29,7 @@ from graphtrain.graph.registry import find_kind, known_kinds
 from graphtrain.kind import Kind
 from graphtrain.kind.declaration import FAMILIES
 from graphtrain.viz.render import draw
+from tools.site.gallery import embedded
 
 EXAMPLE_REPORT = "images/example-report.html"
 """Where the site has the report of an example, which is no page."""
@@ -132,8 +132,7 @@ def rooms() -> str:
     names = "".join(f'"{name}" [tooltip="{texts[name].partition(".")[0]}"];' for name in packages)
     look = 'node [shape=box, style="rounded,filled", fillcolor="#eef2fb", color="#5b7bb4", fontname=Helvetica]'
     dot = f'digraph {{ {look}; edge [color="#5b7bb4", arrowsize=0.6]; ranksep=0.3; {names} {arrows} }}'
-    picture = base64.b64encode(draw(dot, "svg")).decode()
-    return f'<img src="data:image/svg+xml;base64,{picture}" alt="The rooms, and what each stands on" width="640">'
+    return embedded(draw(dot, "svg"), "The rooms, and what each stands on")
 
 
 def example_report(path: Path) -> None:
