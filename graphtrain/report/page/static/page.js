@@ -4,7 +4,6 @@
 const LEVELS = 10; // of heat
 const COLOURS = ["#2f83c5", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7f7f7f"]; // after Okabe and Ito (2008)
 const DASHES = [[], [6, 4], [2, 3]], BORDERS = ["solid", "dashed", "dotted"];
-const LEAST_ZOOM = 0.83; // of a whole picture that is shown at first: its smaller text has 11 pixels
 const page = document.getElementById("page");
 const query = new URLSearchParams(location.search);
 
@@ -121,22 +120,24 @@ function prepare(box, picture) { // links its elements to nodes and edges, to be
 
 function selectable(group, selection, label) {
   group.dataset.what = JSON.stringify(selection);
+  group.querySelector("title").textContent = label; // which a browser shows at the mouse
   for (const [name, value] of Object.entries({ tabindex: "0", role: "button", "aria-label": label })) group.setAttribute(name, value);
   const choose = (event) => { event.stopPropagation(); state.chosen = selection; refresh(); };
   group.addEventListener("click", choose);
   group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(event); } });
 }
 
-function zoom(box, factor) { // by buttons, keys, or Ctrl and the wheel; a factor of 0 fits the picture, as far as it stays legible
+function zoom(box, factor) { // by buttons, keys, or Ctrl and the wheel; a factor of 0 fits the whole picture
   const svg = box.querySelector("svg");
   if (!svg) return;
-  const width = svg.viewBox.baseVal.width * 4 / 3; // points as pixels
-  const middle = (box.scrollLeft + box.clientWidth / 2) / svg.clientWidth;
+  const [width, height] = [svg.viewBox.baseVal.width, svg.viewBox.baseVal.height].map((points) => points * 4 / 3);
+  const [x, y] = [(box.scrollLeft + box.clientWidth / 2) / svg.clientWidth, (box.scrollTop + box.clientHeight / 2) / svg.clientHeight];
   if (factor === 0) state.zoom = null;
-  else if (factor) state.zoom = Math.min(4, Math.max(0.2, factor * svg.clientWidth / width));
-  svg.style.width = `${width * (state.zoom ?? Math.min(1, Math.max(LEAST_ZOOM, (box.clientWidth - 4) / width)))}px`;
+  else if (factor) state.zoom = Math.min(4, Math.max(0.05, factor * svg.clientWidth / width));
+  const whole = Math.min(1, (box.offsetWidth - 4) / width, (parseFloat(getComputedStyle(box).maxHeight) - 4) / height);
+  svg.style.width = `${width * (state.zoom ?? whole)}px`;
   svg.style.height = "auto";
-  if (factor) box.scrollLeft = middle * svg.clientWidth - box.clientWidth / 2;
+  if (factor) box.scrollTo(x * svg.clientWidth - box.clientWidth / 2, y * svg.clientHeight - box.clientHeight / 2);
 }
 
 function movable(box) {
@@ -375,8 +376,8 @@ function showRuns() {
     header(title, element("span", { id: "state" })),
     element("div", { id: "why" }),
     element("div", { class: "columns" },
-      element("section", { "aria-label": "graph" }, tools, box, element("div", { class: "detail", id: "detail", "aria-live": "polite" })),
-      element("section", { "aria-label": "metrics" }, plotTools, curves)),
+      element("section", { "aria-label": "graph" }, tools, box),
+      element("section", { "aria-label": "metrics" }, element("div", { class: "detail", id: "detail", "aria-live": "polite" }), plotTools, curves)),
     element("section", { id: "facts" }),
     element("div", { class: "slider" }, slider, element("output", { id: "moment", for: "slider" })),
   );
@@ -386,8 +387,6 @@ function showRuns() {
   box.scrollTo(...place);
   buildPlots(curves);
   refresh();
-  const failed = box.querySelector(".failed")?.getBoundingClientRect(), whole = box.getBoundingClientRect();
-  if (!old && failed) box.scrollBy((failed.left + failed.right - whole.left - whole.right) / 2, Math.max(0, failed.bottom - whole.bottom + 40));
 }
 
 const isBad = (words) => /not finite|non-finite|^(it )?failed|^interrupted|has not stopped/.test(words);
