@@ -234,3 +234,13 @@ def test_a_run_that_was_killed_and_one_that_diverged(browser: Any, tmp_path: Pat
         assert "loss is not finite since step" in diverged.text("#plots")
         assert "run the program again, with this run directory" in shown.text("#facts")
     assert all("ERR_" in line for page in (listed, diverged, shown) for line in page.said)
+
+
+def test_a_long_line_on_the_site_is_seen_to_its_end(browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 800, "height": 600})
+    lines = "a = 'a' " * 40, "a" * 300
+    blocks = "".join(f"<pre><code style='display: block; overflow: auto'>{line}</code></pre>" for line in lines)
+    page.set_content(f'<article class="md-typeset">{blocks}</article>')
+    page.add_style_tag(path=Path(__file__).parents[2] / "docs" / "site.css")
+    beyond = "() => [...document.querySelectorAll('code')].map((block) => block.scrollWidth - block.clientWidth)"
+    assert page.evaluate(beyond) == [0, 0]
