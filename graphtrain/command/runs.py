@@ -164,11 +164,11 @@ def _progress(run: Run) -> Iterator[str]:
     with drawing.capture() as drawn:
         drawing.print(imported("graphtrain.report.display.panel").Panel(snapshot))
     yield from (f"  {line.rstrip()}" for line in drawn.get().splitlines())
-    yield from (f"  {line}" for line in error_lines(status.get("error") or "") if line)
     if status.get("not_finite"):
         yield f"  {shown(status['not_finite'])}"
     yield from (f"  started from {shown(start['checkpoint'])}" for start in run.starts[:1] if start["checkpoint"])
-    yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}"
+    since = ", saved after what is shown above" if run.is_behind else ""
+    yield f"  newest checkpoint {shown(status.get('checkpoint') or 'none yet')}{since}"
     yield from (f"  {line}" for line in _best(run))
     if status.get("digest"):
         yield f"  digest {shown(status['digest'])}"
@@ -177,6 +177,7 @@ def _progress(run: Run) -> Iterator[str]:
         process = f" on host {shown(status['host'])}"
     writer = f" by process {shown(status['process'])}" if status.get("process") is not None else ""
     yield f"  written {run.age}{writer}{process}"
+    yield from (f"  {line}" for line in error_lines(status.get("error") or "") if line)
 
 
 def _best(run: Run) -> Iterator[str]:
@@ -270,11 +271,10 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
         yield f"graphtrain status {shlex.quote(printable(path))}", ""
     elif state != "finished":
         resume = resume_command(command, run.path, is_reached=str(run.status.get("reason")).startswith("--"))
-        if not command:
-            yield "", "run the program again, with this run directory"
+        how = "" if command else "run the program again, with this run directory: that "
         effect = "resumes it" if run.newest else "starts it from the beginning, as there is no checkpoint"
-        cause = "; fix the error first" if state == "failed" else ""
-        yield shown(resume, 1000) if command else "", f"{effect}{cause}"
+        cause = f"; fix the error first: {run.error[-1].removeprefix('hint: ')}" if run.error else ""
+        yield shown(resume, 1000) if command else "", f"{how}{effect}{cause}"
     elif not run.status.get("not_finite"):
         longer = "a later end, such as a larger finish.after, trains it further"
         yield "", f"nothing; {longer if run.snapshot().is_at_its_end else ended_by(run) or 'it ended by itself'}"

@@ -71,7 +71,8 @@ class Run(Recorded):
         status: the last status, as ``graphtrain status --json`` prints it.
         state: running, stopping, stopped, finished, failed or interrupted, as a run is whose process is gone.
         condition: the state, and the row by which a loss is not finite: ``"running, not finite by step 40"``.
-        place: where it is: ``"step 40, epoch 2.50, batch 5/10"``.
+        place: where it is: ``"step 40, epoch 2.50, batch 5/10"``, and a checkpoint saved after its status was written.
+        is_behind: True if its status is older than its newest checkpoint, as after a kill.
         was_killed: True if its process is gone without having stopped the run.
         newest: the name of the newest checkpoint; empty if there is none.
         resumable: whether there is a checkpoint to resume from; empty for a run that is running, or done.
@@ -101,12 +102,15 @@ class Run(Recorded):
         written = {"state": "running"} if is_young else read_status(self.path)
         self.status = status = as_of_now(written)
         self.was_killed = status.get("state") != written.get("state")
-        if status.get("state") == "interrupted" and self.newest and self.newest != written.get("checkpoint"):
-            status |= {"checkpoint": self.newest, "digest": None}  # saved after the status was written
+        recorded, self.is_behind = str(written.get("checkpoint") or ""), False
+        if status.get("state") == "interrupted" and self.newest not in ("", recorded):
+            self.is_behind = self.newest > recorded
+            status |= {"checkpoint": self.newest, "digest": None}
         self.state = self.snapshot().state
         steps = re.findall(r" (\d{1,15})(?:,|$)", str(status.get("not_finite") or ""))
         self.condition = self.state + (f", not finite by step {min(map(int, steps))}" if steps else "")
-        self.place = one_line(str(status.get("place") or ""))
+        saved = f"then saved {self.newest}" if self.is_behind else ""
+        self.place = "; ".join(filter(None, [one_line(str(status.get("place") or "")), saved]))
         self.resumable = "" if self.state in (*ACTIVE, "finished") else "yes" if self.newest else "no checkpoint"
         self.best = best_in(status)
         self.arguments = {**arguments} if isinstance(arguments := status.get("arguments"), Mapping) else {}
@@ -224,8 +228,7 @@ class Run(Recorded):
             yield f"{process} is running it; next is {position}"
         elif self.was_killed:
             yield f"{process} is gone: killed, out of memory, its disk was full, or the machine went down"
-            is_stale = self.newest and not self.status.get("digest")
-            yield f"it was last seen before {position}{', by a status older than its checkpoint' if is_stale else ''}"
+            yield f"it was last seen before {position}"
         else:
             yield f"it was interrupted immediately in {position}, for example by a second Ctrl-C"
         yield from hint

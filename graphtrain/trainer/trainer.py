@@ -150,7 +150,7 @@ class Trainer(RunView):
         files: RunFiles | None = None
         if run_dir is not None:
             files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
-        shown = imported("graphtrain.report.display.choose").display_for(notices) if display == "auto" else display
+        shown = imported("graphtrain.report.display.choose").display_for(notify) if display == "auto" else display
         self._session = session
         self._run = LiveRun(session, files, arguments, *((), None) if ranks.rank else (loggers, shown))
         session.join()

@@ -232,7 +232,7 @@ def test_a_run_that_was_killed_and_one_that_diverged(browser: Any, tmp_path: Pat
         assert "finished, not finite by step" in diverged.text("#state")
         assert "it reached its end, 2 epochs" in diverged.text("#why")
         assert "loss is not finite since step" in diverged.text("#plots")
-        assert "run the program again, with this run directory" in shown.text("#facts")
+        assert "run the program again, with this run directory: that " in shown.text("#facts")
     assert all("ERR_" in line for page in (listed, diverged, shown) for line in page.said)
 
 

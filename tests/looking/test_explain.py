@@ -18,6 +18,7 @@ import graphtrain
 from tests.docs.execution import read_page
 from tests.looking.conftest import Command
 from tests.looking.running import TINY, forget, gone
+from tests.world import small_fit, world
 
 RUN = ["run", "tiny.py", "lr=0.2", "checkpoint.every=2 steps", "log.every=1 steps", "--quiet", "--run-dir", "r"]
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -53,7 +54,7 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
         "graphtrain replay tiny.py --run-dir r --to '4 batches' --node train_batch --runs 3",
         "replays it up to the node that failed; --pdb opens a debugger there",
         "graphtrain run tiny.py lr=0.2 'checkpoint.every=2 steps' 'log.every=1 steps' --quiet --run-dir r",
-        "resumes it; fix the error first",
+        "resumes it; fix the error first: OSError: no data (tiny.py:7)",
     ]
     forget("tiny")
     (folder / "tiny.py").write_text(TINY)
@@ -67,6 +68,18 @@ def test_a_run_that_failed(folder: Path, command: Command) -> None:
     assert told["starts"][1].partition("  ")[2].startswith("resumed from 000001-step-2 on ")
     assert told["reported"][-1].partition("  ")[2].startswith("resumed r: step 2, epoch 0.50, batch 2/4; repeating")
     assert told["next"] == ["nothing; a later end, such as a larger finish.after, trains it further"]
+
+
+def test_an_error_that_another_start_would_not_mend(tiny: Path, command: Command) -> None:
+    misspelled = ["checkpoint.best=epoch/los", "checkpoint.best_mode=min"]
+    assert command(*RUN, *misspelled).code == 2
+    told = sections(command("explain", "r").out)
+    assert told["next"][-1] == "resumes it; fix the error first: did you mean `epoch/loss`?"
+    assert command("status", "r").out.splitlines()[-2:] == [
+        "  UnknownMetricError: no row of metrics has `epoch/los`, which checkpoint.best names",
+        "  hint: did you mean `epoch/loss`?",
+    ]
+    assert command(*RUN, "checkpoint.best=epoch/loss", "--until", "5 steps").code == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -132,15 +145,21 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
 
     killed = told(process=gone())
     assert killed[""][1].endswith("is gone: killed, out of memory, its disk was full, or the machine went down")
-    assert killed["next"] == [
-        "run the program again, with this run directory",
-        "starts it from the beginning, as there is no checkpoint",
-    ]
+    again = "run the program again, with this run directory: that starts it from the beginning, as there is no checkpoint"
+    assert killed["next"] == [again]
     assert told(process=None)[""][1].startswith("  its process is gone: killed, "), "where no process is named"
     assert "None" not in command("status", "r").out
     assert told(state="interrupted")[""][1].startswith("  it was interrupted immediately in node `train_batch`")
     running = told(not_finite="loss is NaN since step 30")
     assert running["next"][0] == "graphtrain status r" and running[""][2] == "  loss is NaN since step 30"
+
+
+def test_what_was_reported_has_no_line_of_a_display(tmp_path: Path) -> None:
+    lines: list[str] = []
+    world(small_fit()).trainer(tmp_path / "r", display="auto", lines=lines).run()
+    reported = [line for _, line in graphtrain.Run(tmp_path / "r").status["notices"]]
+    assert [line for line in lines if line not in reported and line.startswith(("step ", "time: "))]
+    assert reported and not [line for line in reported if line.startswith(("step ", "time: "))]
 
 
 DIVERGING = TINY.replace("(model, batch):", "(model, batch, step):").replace(

@@ -125,7 +125,8 @@ def test_an_odd_status_is_shown_as_far_as_it_goes(content: str, folder: Path, co
 
 def test_a_process_that_is_gone(folder: Path, command: Command) -> None:
     process = gone()
-    write_status(folder / "r", **{**RUNNING, "process": process}, checkpoint="000007-step-40", digest="d1935")
+    place = {"place": "step 41, epoch 2.50"}
+    write_status(folder / "r", **{**RUNNING, "process": process}, **place, checkpoint="000007-step-40", digest="d1935")
     out = command("status", "r").out
     assert out.startswith("r: interrupted, graph fit, next node train_batch\n")
     assert f"by process {process}, which is gone" in out and " left" not in out
@@ -134,9 +135,12 @@ def test_a_process_that_is_gone(folder: Path, command: Command) -> None:
     for name in ("000007-step-40", "000008-step-45"):  # the second was saved after the status was written
         (folder / "r" / "checkpoints" / name).mkdir(parents=True)
         (folder / "r" / "checkpoints" / name / "manifest.msgpack").touch()
-        out = command("status", "r").out
-        assert f"  newest checkpoint {name}\n" in out
-        assert ("  digest d1935\n" in out) == (name == "000007-step-40")
+        out, is_older = command("status", "r").out, name != "000007-step-40"
+        assert f"  newest checkpoint {name}{', saved after what is shown above' * is_older}\n" in out
+        assert ("  digest d1935\n" in out) != is_older
+        seen = f"step 41, epoch 2.50{'; then saved 000008-step-45' * is_older}"
+        assert f"interrupted, {seen}, 1 min" in command("explain", "r").out
+        assert re.search(f"interrupted  {seen}  ", command("ls", ".").out)
     write_status(folder / "r", **{**RUNNING, "host": "another one", "process": process})
     assert command("status", "r").out.startswith("r: running, graph fit"), "who knows"
     write_status(folder / "r", process=process, state="finished")
