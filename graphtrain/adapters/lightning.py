@@ -240,7 +240,7 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     graph = with_flags(Graph.load("fit"), flags, batches)
     trainer.num_training_batches = min(length, graph.nodes["next_batch"].parameters.get("limit", math.inf))
     try:
-        trainer.estimated_stepping_batches = PlannedRun(graph).steps(train)
+        trainer.estimated_stepping_batches = PlannedRun(graph, notify=lambda line: None).steps(train)
     except UsageError:
         trainer.estimated_stepping_batches = math.inf
     optimizers, automatic = _numbered("optimizer", _optimizers(trainer)), module.automatic_optimization

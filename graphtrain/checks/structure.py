@@ -245,13 +245,24 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
             message = f"no path leads from the start, `{graph.start}`, to `{name}`"
             hint = f'connect it, or remove it with remove = "{name}"'
             yield scope.problem("G107", f"nodes.{name}", message, hint)
-    lost = network.subgraph(reached - networkx.ancestors(network, END) - {END} if END in network else reached)
+    ending = networkx.ancestors(network, END) | {END} if END in network else set[str]()
+    lost = network.subgraph(reached - ending)
+    ways_out = [name for name in names if name in ending - reached] + [END]
     regions = [sorted(region, key=names.index) for region in networkx.attracting_components(lost)]
     for inside in sorted(regions, key=lambda region: names.index(region[0])):  # one edge out of each is enough
-        message = f"no path leads from {quoted(inside)} to `end`, so the run could not finish"
-        hint = f'add an edge that leads out, as in {inside[-1]} = ["end if GUARD", ...]'
-        path = tuple(networkx.shortest_path(network, graph.start, inside[-1]))
-        yield scope.problem("G108", f"nodes.{inside[-1]}", message, hint, path=path)
+        to_mend = max(reversed(inside), key=lambda name: _likely_cut(scope, name))
+        others = [name for name in inside if name != to_mend]
+        message = f"no path leads from {quoted([to_mend, *others], 3)} to `end`, so the run could not finish"
+        hint = f'add an edge that leads out, as in {to_mend} = ["{ways_out[0]} if GUARD", ...]'
+        path = tuple(networkx.shortest_path(network, graph.start, to_mend))
+        yield scope.problem("G108", f"nodes.{to_mend}", message, hint, path=path)
+
+
+def _likely_cut(scope: Scope, name: str) -> tuple[bool, bool, int]:
+    """What speaks for a node having lost its edge to the end: it was edited in Python, ends runs, has many targets."""
+    kind, edges = scope.kinds[name], scope.graph.edges[name]
+    ends = kind is not None and kind.trigger == "after"
+    return not scope.graph.places.get(f"edges.{name}"), ends, len({edge.target for edge in edges})
 
 
 # ---- G119, G303, G307: settings that exclude each other; runs leave these to this check

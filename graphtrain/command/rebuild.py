@@ -67,7 +67,8 @@ class TrainerFactory:
         seed, deterministic = environment.get("seed", 0), bool(environment.get("deterministic", False))
         seed_of_setup = about.get("seed", seed)  # that before the call of `setup`, which may seed too
         device = options.get("device", str(environment.get("device", "cpu")).partition(" ")[0])
-        in_force, resources = set_up(program.setup, arguments, program.name, graph, seed_of_setup, device)
+        named = program.setup, arguments, program.name
+        in_force, resources = set_up(*named, graph, seed_of_setup, device, ignore)
         resources.pop("loggers", None)
         if from_the_beginning:
             warm_start(resources, weights_named(map(str, about.get("init") or ())), ignore)

@@ -30,13 +30,14 @@ def set_up(
     name: str,
     graph: Graph,
     seed: int,
-    device: str | torch.device = "auto",
+    device: str | torch.device,
+    notify: Callable[[str], None],
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Seed all random generators and call a setup; returns all of its arguments, as text, and the resources.
 
     Arguments:
         name: of the setup, in messages.
-        graph, device: those of the run, which a setup may take.
+        graph, device, notify: those of the run, which a setup may take.
 
     Raises:
         UsageError: it does not return a mapping from names to resources.
@@ -44,7 +45,7 @@ def set_up(
     in_force = arguments_in_force(setup, arguments)  # before a default that is mutable is changed
     seed_everything(seed)
     asks_for_run = RUN_ARGUMENT in inspect.signature(setup).parameters
-    resources = setup(**arguments, **({RUN_ARGUMENT: PlannedRun(graph, device)} if asks_for_run else {}))
+    resources = setup(**arguments, **({RUN_ARGUMENT: PlannedRun(graph, device, notify)} if asks_for_run else {}))
     if not isinstance(resources, Mapping) or not all(isinstance(key, str) for key in resources):
         returned = "nothing" if resources is None else f"a value of type {type(resources).__name__}"
         raise UsageError(

@@ -73,7 +73,8 @@ class _Training:
         options, program = self.options, self.program
         arguments = setup_arguments(program.setup, values, program.name)
         graph = Graph.of(checked_graph(with_parameters(self.graph(arguments), parameters)))
-        in_force, resources = set_up(program.setup, arguments, program.name, graph, options.seed, options.device)
+        named = program.setup, arguments, program.name
+        in_force, resources = set_up(*named, graph, options.seed, options.device, self.report)
         loggers = [*resources.pop("loggers", ())]
         if options.logger:
             from graphtrain.report.tensorboard import TensorBoard

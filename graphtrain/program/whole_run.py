@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar, final
+
+import networkx
 
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import EditableGraph
 from graphtrain.graph.closures import Cell, compile_guard
+from graphtrain.graph.elements import END
 from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind.batch_limit import most_batches
+from graphtrain.names import quoted
 from graphtrain.plan.plan import Plan, PlanNode
+from graphtrain.printable import Notices
 from graphtrain.ranks import current_ranks
 
 Item = TypeVar("Item")
@@ -22,7 +27,11 @@ Item = TypeVar("Item")
 
 @final
 class _EpochsOfWindows:
-    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount."""
+    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount.
+
+    Attributes:
+        unknown: what may make the steps fewer, but is only known while the graph runs.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -32,6 +41,7 @@ class _EpochsOfWindows:
         _only([node for node in plan.nodes if "backward" in node.kind.does], "run backward")
         counters = [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
         self._window, self._counter = _only(counters, "count the passes of a window")
+        self.unknown: dict[str, None] = {}
         ends = [edge.guard for node in nodes for edge in node.edges if edge.target is None and edge.guard is not None]
         if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
             raise _unknown("its end depends on more than an amount")
@@ -57,6 +67,7 @@ class _EpochsOfWindows:
             epoch = _batches_in_epoch(self._source, train_data)
             amounts = [term.amount * (epoch if term.unit == "epochs" else 1) for term in terms if term.unit != "steps"]
             ends += [self._of_batches(math.ceil(amount), epoch, size) for amount in amounts]
+            self.unknown |= dict.fromkeys(self._ways_around_the_step())
         return min(ends)
 
     def _of_batches(self, batches: int, epoch: int, size: int) -> int:
@@ -65,6 +76,20 @@ class _EpochsOfWindows:
         epochs, rest = divmod(batches, epoch) if at_last != self._edge(count=1) else (0, batches)
         of_epoch = (math.ceil if at_last == self._to_step else math.floor)(Fraction(epoch, size))
         return epochs * of_epoch + (math.ceil if at_end == self._to_step else math.floor)(Fraction(rest, size))
+
+    def _ways_around_the_step(self) -> list[str]:
+        """The edges by which batches leave the way to the step, except those of the counter of the window."""
+        nodes = self._plan.nodes_in(self._plan.main)
+        steps = {node for node in nodes if "step" in node.kind.does}
+        pairs = [(node, edge.target or END) for node in nodes for edge in node.edges]
+        network = networkx.DiGraph([pair for pair in pairs if pair[0] not in steps and pair[1] is not self._source])
+        before = steps.union(*[networkx.ancestors(network, node) for node in steps if node in network])
+        on_the_way = before & {self._source, *networkx.descendants(network, self._source)} - {self._window, *steps}
+        return [
+            f"{node.path} -> {target if isinstance(target, str) else target.path}"
+            for node, target in pairs
+            if node in on_the_way and (target is self._source or target not in {*on_the_way, self._window, *steps})
+        ]
 
     def _edge(self, **values: Any) -> int:
         """The number of the edge that is taken with some passes counted in a window of two."""
@@ -87,13 +112,17 @@ class _EpochsOfWindows:
             """The value of a counter; of a field that metrics decide, the initial value."""
             node = self._plan.by_path.get(part.node) if isinstance(part, FieldOf) else None
             if node is None or not isinstance(part, FieldOf):
+                self.unknown[part.name if isinstance(part, Name) else f"{part.node}.{part.field}"] = None
                 return 0
             if (node, part.field) in known:
                 return known[node, part.field]
             declared = node.kind.fields.get(part.field)
             if part.field in ("due", "runs") or node.kind.fetches or (declared is not None and declared.adds):
                 raise _unknown(f"a guard reads `{node.path}.{part.field}`")
-            return node.parameters.get(part.field, declared.default if declared is not None else 0)
+            if part.field in node.parameters:
+                return node.parameters[part.field]
+            self.unknown[f"{node.path}.{part.field}"] = None
+            return declared.default if declared is not None else 0
 
         return bool(compile_guard(guard, lambda part: Cell(lambda: value(part)))())
 
@@ -125,6 +154,7 @@ class PlannedRun:
     Arguments:
         graph: a sound graph, with the parameters that the run has.
         device: where the run trains. Default: "auto", as for a `Trainer`.
+        notify: called with a line if a number of steps is an upper bound. Default: prints to standard error.
 
     Attributes:
         rank: the number of this process among those of the run, from 0.
@@ -136,17 +166,18 @@ class PlannedRun:
     (9, 0, 1)
     """
 
-    def __init__(self, graph: EditableGraph, device: Any = "auto") -> None:
+    def __init__(self, graph: EditableGraph, device: Any = "auto", notify: Callable[[str], None] | None = None) -> None:
         self._plan, self._device = Plan(graph), device
         ranks = current_ranks()
         self.rank, self.world_size = ranks.rank, ranks.world_size
+        self._notices = Notices((lambda line: None) if self.rank else notify)
 
     def steps(self, train_data: Any, /) -> int:
         """The number of optimizer steps of the whole run, from its start.
 
         It is known for a graph that trains as `fit` does, with windows of one size, and that ends by epochs, batches or
-        steps. If metrics may end the run earlier, it is an upper bound. A resumed run has the same number, if it has as
-        many processes as at its start.
+        steps. If windows may be discarded, or metrics may end the run earlier, it is an upper bound, and a line says
+        so. A resumed run has the same number, if it has as many processes as at its start.
 
         Arguments:
             train_data: the data; only its length is read.
@@ -154,7 +185,11 @@ class PlannedRun:
         Raises:
             UsageError: the number is not known before the run, or data has no length.
         """
-        return _EpochsOfWindows(self._plan).steps(train_data, self.world_size)
+        counted = _EpochsOfWindows(self._plan)
+        steps = counted.steps(train_data, self.world_size)
+        if counted.unknown:
+            self._notices.once(f"run.steps: at most {steps} steps, fewer depending on {quoted(counted.unknown)}")
+        return steps
 
     @property
     def mesh(self) -> Any:

@@ -63,16 +63,13 @@ class SettingChange(NamedTuple):
         return f"{self.resource}.{self.field}"
 
     @property
-    def chosen_by(self) -> str:
-        """The name by which `from_setup` selects it."""
-        return self.resource if self.field == CLASS else self.name
-
-    @property
     def cannot_be_kept(self) -> bool:
         """True if the checkpoint does not hold the saved value: that of an object of another class, or lambdas."""
         return self.field.rpartition(".")[2] in (CLASS, FUNCTIONS)
 
     def __str__(self) -> str:
+        if self.field.endswith(FUNCTIONS) and None not in (self.saved, self.now):
+            return f"{self.name}: the functions return other values"
         saved, now = ("absent" if value is None else show_value(value).strip('"') for value in (self.saved, self.now))
         return one_line(f"{self.name}: {saved} -> {now}")
 
@@ -125,6 +122,13 @@ class HyperParameters:
                 if (field in before and field in now) or field not in usual or field.endswith(f".{CLASS}")
             ]
         return changes
+
+    def names_of(self, changes: Collection[SettingChange]) -> list[str]:
+        """The names by which `from_setup` selects these; a schedule, or an object of another class, as a whole."""
+        whole = {
+            each.resource for each in changes if each.field == CLASS or _restarts(self._resources.get(each.resource))
+        }
+        return [*dict.fromkeys([each.resource if each.resource in whole else each.name for each in changes])]
 
     def chosen(self, names: Collection[str], changes: Collection[SettingChange]) -> set[str]:
         """The fields that the user's names select: ``"optimizer"`` all of its fields, ``"optimizer.lr"`` this one.
@@ -253,7 +257,7 @@ def _settings_in(state: Mapping[str, Any], resource: Any = None) -> dict[str, An
         fields = ({CLASS: type(inner).__name__} if inner is not None else {}) | _settings_in(inner_state, inner)
         settings |= {f"{INNER}[{number}].{field}": value for field, value in fields.items()}
     if isinstance(functions := getattr(resource, FUNCTIONS, None), list):
-        settings[FUNCTIONS] = [*map(_samples, functions)]
+        settings[FUNCTIONS] = encoded([*map(_samples, functions)])
     return settings
 
 
@@ -265,7 +269,8 @@ def encoded(value: Any) -> Any:
         return {str(key): encoded(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         entries = [encoded(entry) for entry in (value if isinstance(value, list | tuple) else sorted(value, key=repr))]
-        return entries if len(entries) <= _MOST_ENTRIES else f"{len(entries)} values: {content_hash(entries)[:8]}"
+        is_short = len(entries) <= _MOST_ENTRIES and not any(isinstance(entry, list | dict) for entry in entries)
+        return entries if is_short else f"{len(entries)} values: {content_hash(entries)[:8]}"
     if isinstance(value, int) and not -(2**63) <= value < 2**64:  # which msgpack does not have
         return hex(value)
     return value if is_scalar(value) and not isinstance(value, bytes) else f"a {type(value).__name__}"

@@ -89,6 +89,7 @@ class Restored(NamedTuple):
     changes: list[str]  # in words: those of the graph, and of hyper-parameters with the decisions
     lost: list[str]  # in words: state that differs from what was saved
     sampled: str  # in words: the data of which only a sample was compared
+    taken: list[str]  # the resources of which hyper-parameters were taken from `setup`
 
 
 def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOptions) -> Restored:
@@ -102,7 +103,7 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
     # Everything that can be refused is refused before an object is changed.
     renaming, difference = graph_change(checkpoint, compiled.graph, options.rename or {})
     checkpoint, state, fitted = _fitted(checkpoint, run, renaming)
-    differences, chosen = _decided(run, checkpoint, options)
+    differences, chosen = _decided(run, checkpoint, options, difference)
 
     # Copies of resources that no node uses any more.
     copies = resource_copies(difference.before, compiled.program.resources).keys() & state["resources"].keys()
@@ -135,7 +136,7 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
         _expect_digest(checkpoint, run, state, is_whole=is_whole)
     applied = run.hyper_parameters.apply(chosen, manifest.hyper_parameters)
     decided = [f"{each} ({'taken' if each.name in chosen else 'kept as saved'})" for each in differences]
-    named = {each.resource for each in differences if each.name in chosen}
+    named = [each.resource for each in differences if each.name in chosen]
     decided += [f"settings of {name} as set up" for name in applied if name not in named]
     left = sorted(set(state["progress"]) - set(compiled.program.by_path))
     listed = [str(change) for change in difference.changes]
@@ -151,7 +152,7 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
         *decided,
         *fitted,
     ]
-    return Restored(bool(decided or renaming.names), bool(difference), changes, lost, sampled)
+    return Restored(bool(decided or renaming.names), bool(difference), changes, lost, sampled, named)
 
 
 def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[Checkpoint, RunState, list[str]]:
@@ -173,7 +174,9 @@ def _fitted(checkpoint: Checkpoint, run: Session, renaming: Renaming) -> tuple[C
     return checkpoint, state, [*filter(None, [*words, of_devices])]
 
 
-def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tuple[list[SettingChange], set[str]]:
+def _decided(
+    run: Session, checkpoint: Checkpoint, options: ResumeOptions, difference: Difference
+) -> tuple[list[SettingChange], set[str]]:
     """The hyper-parameters that differ, and the names of those whose new values the user has chosen."""
     now, manifest = run.hyper_parameters, checkpoint.manifest
     differences = now.differences(manifest.hyper_parameters, checkpoint.sections["resources"])
@@ -182,9 +185,12 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
     chosen = now.chosen([name.strip() for name in names if name.strip()], differences)
     undecided = [difference for difference in differences if difference.name not in chosen]
     if undecided and not options.from_saved:
-        names = ",".join(change.chosen_by for change in undecided)
+        names = ",".join(now.names_of(undecided))
         ended = "the run is finished, and " if manifest.ended else ""
         lines = "".join(f"\n    {change}" for change in undecided)
+        causes = [*map(str, difference.changes), *(run.environment.changes(manifest) if run.environment else ())]
+        if causes and "." not in names:  # a schedule, which is often made for the length of the run
+            lines += f"\n    which may follow from: {one_line(', '.join(causes), 200)}"
         can_keep = not any(change.cannot_be_kept for change in undecided)
         hint = (
             f"--from-setup {names} takes the new values{', --from-saved keeps the old ones' * can_keep}; in Python: "
@@ -196,7 +202,7 @@ def _decided(run: Session, checkpoint: Checkpoint, options: ResumeOptions) -> tu
             hint = f"the run began with another number of processes, {began}, and {keeps}"
         raise UsageError(f"{ended}the hyper-parameters set up now differ from the saved ones:{lines}", hint)
     if change := next((change for change in undecided if change.cannot_be_kept), None):
-        name = change.chosen_by
+        name = now.names_of([change])[0]
         raise UsageError(f"the saved state of `{name}` cannot be used: {change}", f"--from-setup {name} takes the new")
     return differences, chosen
 

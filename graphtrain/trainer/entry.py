@@ -115,7 +115,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     assert snapshot is not None and environment is not None, "the session is set up"
     different: list[str] = []
     if files is not None:
-        changed = environment.changed_data(manifest)
+        changed = [*environment.changed_data(manifest), *restored.taken]
         different = setup_changes(files.setup_of(checkpoint), session.setup, snapshot, changed)
     parts, lost = [*restored.changes], [*manifest.unknown, *restored.lost]
     by_a_person = environment.changes(manifest)

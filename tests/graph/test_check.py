@@ -97,11 +97,28 @@ def test_one_missing_edge_is_not_reported_at_every_other_node() -> None:
     assert codes(FIT.disconnect("finish", "end").disconnect("finish", "decide")) == ["G113"]
     assert codes(EVALUATE.redirect("end_evaluation", "end", "eval_batch")) == ["G108"]
     (problem,) = FIT.disconnect("finish", "end").check()
-    assert "and 9 more to `end`" in problem.message and problem.path == ("decide", "finish")
+    assert "and 12 more to `end`" in problem.message and problem.path == ("decide", "finish")
     two = FIT.connect("step", "log", when="log_due").redirect("log", "decide", "log")
     two = two.insert("x", "choice").connect("clip", "x", when="log_due").connect("x", "x")
     places = [f"{problem.code} {problem.where.split(' ')[-1]}" for problem in two.check()]
     assert places == ["G108 nodes.log", "G108 nodes.x"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "hint"),
+    [
+        (lambda g: g.disconnect("decide", "finish"), 'decide = ["finish if GUARD", ...]'),
+        (lambda g: g.redirect("decide", "finish", "log"), 'decide = ["finish if GUARD", ...]'),
+        (lambda g: g.disconnect("finish", "end"), 'finish = ["end if GUARD", ...]'),
+        (lambda g: g.remove("finish", to="decide"), 'decide = ["end if GUARD", ...]'),
+        (lambda g: g.redirect("zero_grad", "decide", "step"), 'zero_grad = ["end if GUARD", ...]'),
+        (lambda g: g.redirect("discard", "decide", "discard"), 'discard = ["end if GUARD", ...]'),
+    ],
+)
+def test_a_run_that_cannot_end_names_the_node_whose_edge_was_cut(edit: Any, hint: str) -> None:
+    (problem,) = [each for each in edit(FIT.overlay("drop", "early_stop")).check() if each.code == "G108"]
+    assert problem.hint == f"add an edge that leads out, as in {hint}"
+    assert f"`{hint.partition(' ')[0]}`" in problem.message.partition(", ")[0]
 
 
 @pytest.mark.parametrize(

@@ -266,12 +266,14 @@ def cycle(folder: Path) -> Path:
         (["accumulate.every=4", "finish.after=7 steps", "batches=11"], "steps 7"),
         (["accumulate.every=4", "finish.after=3 epochs", "--overlay", "carry"], "steps 8"),
         (["accumulate.every=4", "finish.after=3 epochs", "--overlay", "drop", "--overlay", "ema"], "steps 6"),
+        (["accumulate.every=4", "finish.after=3 epochs", "--overlay", "check_finite"], "steps 9"),
     ],
 )
 def test_it_is_the_run_of_the_command_line(words: list[str], printed: str, cycle: Path, command: Command) -> None:
     result = command("run", "cycle.py", *words, "--run-dir", "r")
     assert result.code == 0, result.err
     assert result.out.splitlines() == [printed]
+    assert result.err.count("run.steps: at most 9 steps") == ("check_finite" in words)
 
 
 @pytest.mark.full

@@ -320,6 +320,35 @@ def test_only_what_works_is_offered_for_a_run_that_is_extended(name: str, tmp_pa
             assert "exact except for what changed" in line if arguments else line.endswith("unchanged: exact")
 
 
+@pytest.mark.first(1)
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda it, steps: lr_scheduler.LambdaLR(it, linear(steps)), "lr_lambdas: the functions return other values"),
+        (lambda it, steps: after_two(lambda it: lr_scheduler.LambdaLR(it, linear(steps)))(it),
+         "_schedulers[1].lr_lambdas: the functions return other values"),
+        (lambda it, steps: lr_scheduler.OneCycleLR(it, 0.3, total_steps=steps), "total_steps: 12 -> 18"),
+    ],
+)  # fmt: skip
+def test_a_schedule_for_a_longer_run_is_named_in_a_line_with_its_likely_cause(
+    make: Any, line: str, tmp_path: Path
+) -> None:
+    trainer(tmp_path, lambda it: make(it, 12)).run(until="5 steps")
+    said: list[str] = []
+    longer = trainer(tmp_path, lambda it: make(it, 18), steps=18, said=said)
+    with pytest.raises(UsageError) as caught:
+        longer.run()
+    lines = caught.value.message.splitlines()
+    assert lines[1] == f"    scheduler.{line}"
+    assert lines[-1] == "    which may follow from: finish.after 12 steps -> 18 steps"
+    assert max(map(len, lines)) < 90 and "--from-setup scheduler takes the new values" in caught.value.hint
+    longer.run(from_setup="scheduler")
+    (resumed,) = [line for line in said if line.startswith("resumed ")]
+    changes = resumed.partition("exact except for what changed: ")[2].split(", ")
+    assert changes[:2] == ["finish.after 12 steps -> 18 steps", f"scheduler.{line} (taken)"]
+    assert changes[-1] == "settings of optimizer as set up" and len(changes) <= 4
+
+
 # ---- optimizers and modules
 
 

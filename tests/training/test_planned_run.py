@@ -45,6 +45,46 @@ def test_it_is_the_number_of_steps_that_are_made(name: str, length: int) -> None
     assert PlannedRun(GRAPHS[name]).steps(data) == trainer.progress["step"]["runs"]
 
 
+DISCARDING = FIT.overlay("check_finite").set("check_loss", action="drop")
+SPIKES = FIT.guard("spike", "accumulate.count > 0 and loss > 3").insert("discard").connect("discard", "decide")
+
+
+@pytest.mark.first(1)
+@pytest.mark.parametrize(
+    ("graph", "named"),
+    [
+        (FIT.overlay("early_stop"), "`early_stop.stop`"),
+        (DISCARDING, "`check_loss -> discard`"),
+        (DISCARDING.overlay("early_stop"), "`early_stop.stop`, `check_loss -> discard`"),
+        (SPIKES.connect("accumulate", "discard", when="spike"), "`loss`"),
+        (SPIKES.connect("clip", "discard", when="spike"), "`clip -> discard`"),
+        (SPIKES.remove("discard").connect("train_batch", "next_batch", when="spike"), "`train_batch -> next_batch`"),
+        (FIT.guard("ending", or_="loss > 9.5"), "`loss`"),
+    ],
+)
+def test_what_may_make_the_steps_fewer_is_named(graph: Graph, named: str) -> None:
+    lines: list[str] = []
+    assert PlannedRun(graph, notify=lines.append).steps(batches(6)) == 60
+    assert lines == [f"run.steps: at most 60 steps, fewer depending on {named}"]
+
+
+@pytest.mark.parametrize("graph", [*GRAPHS.values(), DISCARDING.set("finish", after="9 steps")])
+def test_nothing_is_said_where_the_number_is_exact(graph: Graph) -> None:
+    lines: list[str] = []
+    PlannedRun(graph, notify=lines.append).steps(batches(6))
+    assert lines == []
+
+
+def test_the_number_of_a_run_that_discards_windows_is_at_most_the_one_that_was_named() -> None:
+    def step(model: Any, batch: Any) -> Any:
+        return model(batch).mean() * (float("nan") if batch.sum() > 0 else 1.0)
+
+    data = [torch.full((1, 1), float(number % 3)) for number in range(6)]
+    trainer = tiny(DISCARDING, train_data=data, training_step=step)
+    trainer.run()
+    assert trainer.progress["step"]["runs"] == 20 < PlannedRun(DISCARDING, notify=lambda line: None).steps(data)
+
+
 SEVERAL = {"a": batches(3), "b": batches(5)}
 LONG = FIT.set("accumulate", every=64)
 MILLION = 1_000_003
