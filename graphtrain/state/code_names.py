@@ -14,7 +14,6 @@ class Names(NamedTuple):
     variables: frozenset[str]  # globals
     attributes: frozenset[str]  # some of which may be those of modules
     imported: frozenset[str]  # modules
-    assigned: frozenset[str]  # the globals and attributes that it sets
 
 
 # Parts of the names of operations, for each field above.
@@ -22,7 +21,6 @@ _OPERATIONS = (
     ("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
     ("_ATTR", "_METHOD", "IMPORT_FROM"),
     ("IMPORT_NAME",),
-    ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"),
 )
 
 
@@ -33,14 +31,7 @@ def names_in(code: types.CodeType) -> Names:
     >>> sorted(names_in(compile("math.pi + f()", "", "eval")).attributes)
     ['pi']
     """
-    names_by_field: tuple[set[str], ...] = (set(), set(), set(), set())
-    for each in dis.get_instructions(code):
-        for names, parts in zip(names_by_field, _OPERATIONS, strict=True):
-            for part in parts:
-                if part in each.opname:
-                    names.add(each.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            for names, inner in zip(names_by_field, names_in(constant), strict=True):
-                names |= inner
-    return Names(*map(frozenset, names_by_field))
+    used = [(each.opname, each.argval) for each in dis.get_instructions(code)]
+    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    names = ({name for operation, name in used if any(part in operation for part in parts)} for parts in _OPERATIONS)
+    return Names(*(frozenset(own).union(*others) for own, *others in zip(names, *inner, strict=True)))

@@ -9,6 +9,7 @@ import contextvars
 import ctypes
 import enum
 import functools
+import inspect
 import io
 import logging
 import mmap
@@ -128,15 +129,9 @@ class Namespace:
 
 @_cached
 def slots_of(kind: type) -> tuple[str, ...]:
-    """The names in `__slots__` of a class and its bases."""
-    names: list[str] = []
-    for base in kind.__mro__:
-        declared = vars(base).get("__slots__", ())
-        for name in [declared] if isinstance(declared, str) else declared:
-            is_private = name.startswith("__") and not name.endswith("__")
-            if name not in ("__dict__", "__weakref__"):
-                names.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
-    return tuple(names)
+    """The attributes that the `__slots__` of a class and its bases make, by the names under which they are found."""
+    declaring = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
+    return tuple(name for names in declaring for name in names if inspect.ismemberdescriptor(names[name]))
 
 
 def _attributes(value: Any) -> Contents:

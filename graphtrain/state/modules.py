@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import torch
-from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
@@ -62,17 +61,6 @@ def is_lazy(module: torch.nn.Module) -> bool:
     return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for _, tensor in _tensors(module))
 
 
-def _finish_lazy(module: torch.nn.Module) -> None:
-    """Complete lazy modules whose parameters were loaded, as the first batch would."""
-    for inner in module.modules():
-        if isinstance(inner, LazyModuleMixin) and hasattr(inner, "_initialize_hook") and not is_lazy(inner):
-            for name in ("_initialize_hook", "_load_hook"):
-                getattr(inner, name).remove()
-                delattr(inner, name)
-            if inner.cls_to_become is not None:
-                inner.__class__ = inner.cls_to_become
-
-
 def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[str, Any]:
     """The state of a module beyond `state_dict`, without gradients; also buffers that could not be loaded from it."""
     saved, parameters = weights_of(module, keep_vars=True), dict(plainly_named(module.named_parameters()))
@@ -106,21 +94,17 @@ def fit_buffers(module: torch.nn.Module, saved: Mapping[str, torch.Tensor | None
 
 def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Restore what `capture_module` returned, after weights are loaded; a CheckpointError if it does not fit."""
-    _finish_lazy(module)
     for name, inner in plainly_named(module.named_modules()):
         inner.training = state["training"].get(name, inner.training)
     parameters = dict(plainly_named(module.named_parameters()))
     for name, parameter in parameters.items():
         parameter.requires_grad_(state["requires_grad"].get(name, parameter.requires_grad))
     fit_buffers(module, state["buffers"])
-    buffers: dict[str, Any] = dict(_tensors(module, "_buffers"))
+    tensors: dict[str, Any] = dict(_tensors(module))
     with torch.no_grad():
-        for name, saved in state["buffers"].items():
-            if name not in buffers:
-                raise CheckpointError(f"the model no longer has a buffer `{name}`")
+        for name, saved in {**state["buffers"], **state["parameters"]}.items():
+            if getattr(tensors.get(name), "shape", None) != getattr(saved, "shape", None):
+                shape = tuple(saved.shape)
+                raise CheckpointError(f"the model no longer has a parameter or buffer `{name}` of shape {shape}")
             if saved is not None:  # it stays the same tensor, which others may hold, if the saved values fit into it
-                without_repeats(buffers[name]).copy_(without_repeats(saved))
-        for name, saved in state["parameters"].items():
-            if name not in parameters or parameters[name].shape != saved.shape:
-                raise CheckpointError(f"the model no longer has a parameter `{name}` of shape {tuple(saved.shape)}")
-            parameters[name].copy_(saved)
+                without_repeats(tensors[name]).copy_(without_repeats(saved))

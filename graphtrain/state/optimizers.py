@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import copy
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -108,15 +107,11 @@ def kept_groups(optimizers: Iterable[Any]) -> Iterator[None]:
 
     `load_state_dict` replaces them by copies, but other objects may refer to them, such as a step function to a group.
     """
-    former = [(each, each.param_groups, [*map(dict, each.param_groups)], each.state) for each in optimizers]
+    former = [(each, each.param_groups, each.state) for each in optimizers]
     yield
-    # All of them, before groups that two optimizers share are restored.
-    loaded = [([*map(dict, each.param_groups)], copy.copy(each.state)) for each, *_ in former]
-    for (optimizer, groups, before, states), (new_groups, new_states) in zip(former, loaded, strict=True):
-        for group, values, now in zip(groups, before, new_groups, strict=True):
-            group.clear()
-            group.update({key: copied_into(values.get(key), value) for key, value in now.items()})
-        optimizer.param_groups, optimizer.state = groups, copied_into(states, new_states)
+    for optimizer, groups, states in former:
+        optimizer.param_groups = copied_into(groups, optimizer.param_groups)
+        optimizer.state = copied_into(states, optimizer.state)
 
 
 def copied_into(present: Any, loaded: Any) -> Any:

@@ -46,7 +46,9 @@ MOST_ITEMS_OF_DATA = 64
 
 # Attributes of torch's objects that are not state, or that something else saves.
 _IGNORED = {
-    torch.nn.Module: frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"},
+    torch.nn.Module: frozenset(vars(torch.nn.Module())) | {
+        "_compiled_call_impl", "_version", "_initialize_hook", "_load_hook",  # the first batch removes those of lazy ones
+    },
     torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
         "step",  # which schedulers wrap
         "_opt_called", "_step_count", "_need_device_dtype_check_for_fused",
@@ -175,7 +177,6 @@ class Reachable:
         stateful: path -> object that is saved by its `state_dict`: modules, optimizers, and others that have one.
         unexamined: path -> why the object there, or those reachable from it, were not examined.
         initial_states: the identities of the values in the states of optimizers.
-        assigned: the names of globals and attributes that functions of the user set.
 
     >>> list(Reachable({"task": types.SimpleNamespace(counts=[1, 2])}).by_path)
     ['task', 'task.counts']
@@ -196,7 +197,6 @@ class Reachable:
         self.stateful: dict[str, Any] = {}
         self.unexamined: dict[str, str] = {}
         self.initial_states: set[int] = set()
-        self.assigned: set[str] = set()
         self._attributes: set[str] = set()  # that the user's functions name
         self._modules: list[tuple[types.ModuleType, bool]] = []  # of the user; and whether data led to them
         self._globals: dict[str, Namespace] = {}
@@ -342,7 +342,6 @@ class Reachable:
             return
         # The globals that it uses, and the modules that it imports.
         names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
-        self.assigned |= names.assigned
         self._attributes |= {name for name in names.attributes if not name.startswith("__")}
         for name in sorted(names.imported):
             yield from [(each, sys.modules.get(each), False) for each in (name, f"{package}.{name}".strip("."))]

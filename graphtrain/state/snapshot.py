@@ -86,9 +86,6 @@ class StateSnapshot:
 
         The name alone is not enough: an entry of the same name may hold another value, which loading does not restore.
         """
-        if entry.category == "module":  # flags that hooks are registered: set with the hooks
-            flags = (name for name, part in vars(entry.value).items() if "hook" in name and isinstance(part, bool))
-            return entry.ignored.union(flags)
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
         attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
