@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
-from graphtrain.kind.declaration import Ask
+from graphtrain.kind.declaration import StepRequest
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import StepCaller, step_caller
@@ -24,11 +24,11 @@ else:
     objects_of = lazy_import("graphtrain.nodes._metric_objects")
 
 
-def pass_on_request(result: Any, asks: Callable[[Ask], None] | None) -> Any:
+def pass_on_request(result: Any, asks: Callable[[StepRequest], None] | None) -> Any:
     """The result of a step function without STOP or END_EPOCH, with which `asks` is called."""
-    if isinstance(result, Ask):
+    if isinstance(result, StepRequest):
         result = (None, result)
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask)):
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], StepRequest)):
         return result
     if asks is not None:
         asks(result[1])
@@ -104,7 +104,7 @@ class CallsTrainingStep:
     _means: Means
     _prefix: str  # of the names of metrics
     _caller: StepCaller | None
-    _asks: Callable[[Ask], None] | None
+    _asks: Callable[[StepRequest], None] | None
     _objects: MetricObjects | None
 
     def setup(
@@ -112,7 +112,7 @@ class CallsTrainingStep:
         recorder: Recorder,
         device: Any,
         metric_prefix: str = "",
-        asks: Callable[[Ask], None] | None = None,
+        asks: Callable[[StepRequest], None] | None = None,
         metric_objects: Mapping[str, Any] | None = None,
     ) -> None:
         self._prefix, self._asks = metric_prefix, asks

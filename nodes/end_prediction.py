@@ -35,4 +35,4 @@ def end_prediction(
     if written is None:
         return
     finish = predictions.Predictions(predictions_file).finish
-    finish() if ranks is None else ranks.lead(finish)
+    finish() if ranks is None else ranks.on_rank_0(finish)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node
-from graphtrain.kind.declaration import Ask
+from graphtrain.kind.declaration import StepRequest
 from graphtrain.kind.parameter import Precision
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._precision import StepCaller, step_caller
@@ -61,7 +61,7 @@ class EvalBatch:
     _recorder: Recorder
     _loader: Callable[[], str] | None  # returns the name of the loader of the batch, if there are several
     _caller: StepCaller | None
-    _asks: Callable[[Ask], None] | None
+    _asks: Callable[[StepRequest], None] | None
     _all_objects: Mapping[str, Any] | None
     _objects: MetricObjects | None  # of the evaluation that is running
     _step_names: Mapping[str, str]  # the names of the step functions in messages
@@ -71,7 +71,7 @@ class EvalBatch:
         recorder: Recorder,
         device: Any,
         current_loader: Callable[[], str] | None = None,
-        asks: Callable[[Ask], None] | None = None,
+        asks: Callable[[StepRequest], None] | None = None,
         step_names: Mapping[str, str] = MappingProxyType({}),
         training_precision: Precision = "32-true",
         metric_objects: Mapping[str, Any] | None = None,
@@ -100,7 +100,7 @@ class EvalBatch:
             result = function(model, batch) if self._caller is None else self._caller(function, model, batch)
         name = "validation_step" if validation_step is not None else "training_step"
         name = self._step_names.get(name, name)
-        if type(result) is tuple or isinstance(result, Ask):
+        if type(result) is tuple or isinstance(result, StepRequest):
             result = pass_on_request(result, self._asks)
             if result is None:
                 return

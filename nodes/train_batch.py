@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import StepFunction, node, progress
-from graphtrain.kind.declaration import Ask
+from graphtrain.kind.declaration import StepRequest
 from graphtrain.kind.parameter import Above
 from graphtrain.lazy import lazy_import
 from graphtrain.nodes._optimizers import optimizers_of, parameters_of
@@ -117,7 +117,7 @@ class TrainBatch(CallsTrainingStep):
         recorder: Recorder,
         device: Any,
         metric_prefix: str = "",
-        asks: Callable[[Ask], None] | None = None,
+        asks: Callable[[StepRequest], None] | None = None,
         metric_objects: Mapping[str, Any] | None = None,
         loss_scale: float | None = None,
         optimizer: Any = None,

@@ -80,7 +80,7 @@ class WritePredictions:
         if not self._is_open:
             self._is_open = True
             open_file = functools.partial(self._file.open, self.samples, self.size)
-            open_file() if self._ranks is None else self._ranks.lead(open_file)
+            open_file() if self._ranks is None else self._ranks.on_rank_0(open_file)
         for count, content in filter(None, batches):
             if self._ranks is None or self._ranks.rank == 0:
                 self._file.append(self.samples, content)

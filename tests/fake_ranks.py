@@ -180,28 +180,28 @@ class World:
         """Every call but a synchronisation follows a synchronisation in which all records say the same, or another
         call that did: an exchange in several buckets, whose ranks have gathered first who has which gradient.
         """
-        if _spot(kind, value):
+        if _sync_point(kind, value):
             return
         if not self.calls[rank]:
             raise BrokenProtocolError(f"rank {rank} makes {kind} of {size} bytes before any synchronisation")
         number = len(self.calls[rank]) - 1
         before, passed = self.calls[rank][number], self._passed[number]
-        if spot := _spot(before[0], passed[rank]):
-            differ = any(_spot("gather", passed[other]) != spot for other in range(self.world_size))
+        if sync_point := _sync_point(before[0], passed[rank]):
+            differ = any(_sync_point("gather", passed[other]) != sync_point for other in range(self.world_size))
             is_longer = any(int.from_bytes(each[:8], "little") > len(each) - 8 for each in passed.values())
-            if differ or is_longer != (kind == "gather") or (kind == "exchange" and spot[0] != "exchange"):
+            if differ or is_longer != (kind == "gather") or (kind == "exchange" and sync_point[0] != "exchange"):
                 raise BrokenProtocolError(f"rank {rank} makes {kind} after {passed}")
         elif kind != "exchange":
             raise BrokenProtocolError(f"rank {rank} makes {kind} of {size} bytes after {before}")
 
 
-def _spot(kind: str, value: Any) -> list[Any] | None:
+def _sync_point(kind: str, value: Any) -> list[Any] | None:
     """Where a rank is, the first entry of a record; None for other data."""
     unpacker = msgpack.Unpacker()
     try:
         unpacker.feed(value[8:] if kind == "gather" else b"\0")
         unpacker.read_map_header()
-        return list(unpacker.unpack()) if unpacker.unpack() == "spot" else None
+        return list(unpacker.unpack()) if unpacker.unpack() == "sync_point" else None
     except (ValueError, msgpack.OutOfData):
         return None
 

@@ -11,7 +11,7 @@ from graphviz import Digraph, escape
 from graphtrain.graph.elements import kind_text, settings_of
 from graphtrain.printable import shown
 from graphtrain.viz.describe import END_MARK, START_MARK, TOOLTIP_LENGTH, Arrow, Box, Description
-from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS, look
+from graphtrain.viz.theme import FAMILIES, LIGHT, MARKS, colours_of
 
 # Two fonts of nearly the same widths, one of which most systems have: an SVG laid out with either and shown with the
 # other keeps its text centred in the boxes.
@@ -86,7 +86,7 @@ def _of_box(box: Box, touching: int) -> dict[str, str]:
         return {**SHAPES["return"], "label": f"<<i>{html.escape(box.title)}</i>>", "tooltip": escape(box.title)}
     if box.node is None:
         return {**SHAPES[box.family], **group, "tooltip": box.family}
-    fill, line = look(box.classes)
+    fill, line = colours_of(box.classes)
     mark = MARKS.get(box.classes[0])
     styles = ["filled", *(["rounded"] if box.is_body else []), *([mark.style] if mark is not None else [])]
     words = [box.node.name, kind_text(box.node), *settings_of(box.node)]
@@ -119,7 +119,7 @@ def _of_arrow(arrow: Arrow, bodies: set[str]) -> dict[str, str]:
         tooltip = escape(f"{arrow.guard} = {arrow.expression}" if arrow.expression else arrow.guard)
         attributes |= {"style": "dashed", "tooltip": tooltip, "labeltooltip": tooltip}
     if (mark := MARKS.get(arrow.mark)) is not None:
-        _, colour = look([arrow.mark])
+        _, colour = colours_of([arrow.mark])
         attributes |= {"color": colour, "fontcolor": colour, "penwidth": str(mark.width), "class": arrow.mark}
         if mark.style != "solid":
             attributes["style"] = mark.style

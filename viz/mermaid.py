@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from graphtrain.viz.describe import Description
-from graphtrain.viz.theme import LIGHT, look
+from graphtrain.viz.theme import LIGHT, colours_of
 
 
 def to_mermaid(drawn: Description) -> str:
@@ -19,7 +19,7 @@ def to_mermaid(drawn: Description) -> str:
         line = f"-. {label} .->" if arrow.guard is not None else f"-- {label} -->" if arrow.label else "-->"
         lines.append(f"  {names[arrow.tail]} {line} {names[arrow.head]}")
         if arrow.mark:
-            lines.append(f"  linkStyle {number} stroke:{look([arrow.mark])[1]},stroke-width:2px")
+            lines.append(f"  linkStyle {number} stroke:{colours_of([arrow.mark])[1]},stroke-width:2px")
     return "\n".join(lines) + "\n"
 
 
@@ -28,7 +28,7 @@ def _level(drawn: Description, names: dict[str, str], inside: str, indent: str) 
     for box in boxes:
         yield f'{indent}{names[box.key]}["{"<br/>".join(map(_escaped, [box.title or box.family, *box.lines]))}"]'
         if box.node is not None:
-            fill, line = look(box.classes)
+            fill, line = colours_of(box.classes)
             yield f"{indent}style {names[box.key]} fill:{fill},stroke:{line},color:{LIGHT.ink}"
     for body in bodies:
         yield f'{indent}subgraph {names[body.key]}["{_escaped(" · ".join([body.title, *body.lines]))}"]'

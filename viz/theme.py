@@ -51,15 +51,15 @@ class Scheme(NamedTuple):
     edge: float
 
     @property
-    def looks(self) -> dict[str, tuple[str, str]]:
+    def colours(self) -> dict[str, tuple[str, str]]:
         """The colours of the fill and of the lines of each class; empty where a class before it decides."""
         hues = {name: hue for name, (hue, _) in FAMILIES.items()} | {name: mark.colour for name, mark in MARKS.items()}
-        looks = {name: (mix(self.paper, hue, self.tint), mix(hue, self.ink, self.edge)) for name, hue in hues.items()}
-        looks["nested"] = mix(self.paper, hues["nested"], self.tint / 2), looks["nested"][1]  # the background of a body
-        looks |= {"same": (mix(self.paper, self.line, 0.06), self.line), "mark": (self.line, self.line)}
+        colours = {name: (mix(self.paper, hue, self.tint), mix(hue, self.ink, self.edge)) for name, hue in hues.items()}
+        colours["nested"] = mix(self.paper, hues["nested"], self.tint / 2), colours["nested"][1]  # background of a body
+        colours |= {"same": (mix(self.paper, self.line, 0.06), self.line), "mark": (self.line, self.line)}
         levels = range(HEAT_LEVELS + 1)
-        looks |= {f"heat{level}": (mix(self.paper, self.heat, level / HEAT_LEVELS), "") for level in levels}
-        return {**looks, "current": ("", self.current)}
+        colours |= {f"heat{level}": (mix(self.paper, self.heat, level / HEAT_LEVELS), "") for level in levels}
+        return {**colours, "current": ("", self.current)}
 
 
 LIGHT = Scheme("#ffffff", "#1f2328", "#57606a", "#d1006c", "#f5a04a", tint=0.24, edge=0.25)
@@ -72,13 +72,13 @@ def mix(first: str, second: str, share: float) -> str:
     return "#" + "".join(f"{round(low + (high - low) * share):02x}" for low, high in pairs)
 
 
-def look(classes: list[str]) -> tuple[str, str]:
+def colours_of(classes: list[str]) -> tuple[str, str]:
     """The colours of the fill and of the lines of a box in light; later classes override earlier ones."""
-    fills, lines = zip(*(_LIGHT_LOOKS[name] for name in classes), strict=True)
+    fills, lines = zip(*(_LIGHT_COLOURS[name] for name in classes), strict=True)
     return [*filter(None, fills)][-1], [*filter(None, lines)][-1]
 
 
-_LIGHT_LOOKS = LIGHT.looks
+_LIGHT_COLOURS = LIGHT.colours
 _RULES = """\
 text { fill: var(--ink) }
 :is(.edge, .return) text { fill: var(--line) }
@@ -103,6 +103,6 @@ def _scoped(rules: Iterable[str]) -> str:
 def _variables(scheme: Scheme) -> Iterator[str]:
     """What each class sets; rules that come later override earlier ones."""
     yield f"{{ --paper: {scheme.paper}; --ink: {scheme.ink}; --fill: none; --line: {scheme.line} }}"
-    for name, (fill, line) in scheme.looks.items():
+    for name, (fill, line) in scheme.colours.items():
         yield f".{name} {{ {f'--fill: {fill};' if fill else ''}{f'--line: {line}' if line else ''} }}"
     yield f".cluster:is({', '.join(f'.{name}' for name in (*MARKS, 'same'))}) {{ --fill: {scheme.paper} }}"

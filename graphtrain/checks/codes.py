@@ -12,7 +12,7 @@ from typing import NamedTuple
 _TEXT = """
 G0xx The text
 G001 the file is not TOML
-  It could not be read. => Correct the line in the message.
+  It could not be read. => Correct the line that the message names.
 G002 a key does not exist
   It would be ignored. => Use the key in the hint.
 G003 a key is missing, or its value is not what is expected there
@@ -51,7 +51,7 @@ G115 a slot that is renamed, or is an output, does not exist
 G116 a field that is read or counted does not exist, or is not a number
   A trigger could not count it. => Use a numeric field of the node.
 G119 a run could not start with these settings
-  The start would be refused, as where a node may return to a checkpoint and none saves one. => Follow the hint.
+  The start would be refused, as where a node returns to a checkpoint and none saves one. => Follow the hint.
 G2xx Guards
 G201 a guard is not an expression
   It could not be evaluated. => Write it in the language of guards (docs/graph-file.md).
@@ -60,7 +60,7 @@ G202 a name in a guard does not exist
 G203 a field in a guard does not exist
   It could not be evaluated. => Use a field of the node.
 G204 types in a guard do not fit
-  A number would count as a truth value, which is false only at the first visit. => Compare the number with something.
+  A number would count as true unless it is 0. => Compare the number, as in `step.steps > 100`.
 G205 a guard is always true, or always false
   Its edge, or those after it, would never be taken. => Remove the guard, or the edge.
 G206 a guard is evaluated a second time, so its edge is never taken
@@ -79,7 +79,7 @@ G301 a slot is read that nothing writes or supplies (found when a Trainer is cre
 G302 a resource that nothing reads is nearly the name of one that is read, or a setting of another library
   The setting would be ignored. => Use the name in the hint, set that parameter, or leave the resource out.
 G303 a slot is read before it is written
-  The node would have no value, or an old one. => Write it first; in a loop, before the first round reads it.
+  The node would have no value, or an old one. => Write it before it is read for the first time, also in a loop.
 G304 a slot is read that is not written on every path (a warning)
   On that path there would be no value. => Read it after the node that writes it, or with a default, `loss=None`.
 G307 two evaluations record the same metrics
@@ -104,11 +104,11 @@ G407 the run can end with gradients that no step has used
 G408 an optimizer is never stepped
   Its weights would never change. => Add a step for it.
 G409 a loss is divided by another number than the backward passes of its window
-  The learning rate would be another one than was set. => Lead the path through `accumulate`, or do not divide.
+  The steps would have another size than was set. => Lead the path through `accumulate`, or read `window` from "1".
 G410 a node does not say which of several optimizers it is for
   It would act on the wrong one. => Name it: `reads = { optimizer = "d" }`, or `optimizer = "d"` for the whole graph.
 G411 gradients are exchanged, unscaled, divided, clipped or read where there are none (a warning, unless they are read)
-  Nothing would be clipped, and a norm would be 0. => Move it behind a backward pass and before `zero_grad`.
+  Nothing would be clipped, and a norm would be 0. => Move it after a backward pass and before `zero_grad`.
 G412 gradients are exchanged, unscaled or divided out of order, or twice
   Gradients that are still scaled would be clipped almost to nothing. => Follow the order in the hint.
 G413 gradients are added to exchanged or unscaled ones
@@ -119,16 +119,16 @@ G415 a backward pass in evaluation mode, or a body that leaves it on
   The rest of the run would train without dropout. => Restore the mode on every path; freeze statistics in `forward`.
 G5xx Loops
 G501 the run can loop forever
-  It would repeat some nodes without progress. => Let a guard in the message read what a node of the loop changes.
+  It would repeat some nodes without progress. => Let a guard of the message read what a node of the loop changes.
 G503 the graph is too large to be checked any further (a warning)
   Problems that only long paths show might not be found. => Use fewer conditions, or move a part into a nested graph.
 G504 the run, or one of its ends, is never reached
   It would train until it is killed. => Set an end; if a step function returns STOP, set `allow = ["G504"]`.
-G505 an amount decides nothing
-  An end, or a `from` behind it, would be ignored. => Widen the guard by `or`, set `after = "never"`, or lower `from`.
+G505 an amount has no effect
+  An end, or a `from` after it, would be ignored. => Widen the guard by `or`, set `after = "never"`, or lower `from`.
 G6xx Saving
 G601 the run can train forever without a save point
-  Signals and checkpoints would wait forever. => Read the value in the round that writes it, or keep it as progress.
+  Signals and checkpoints would wait forever. => Read the value before the loop writes it again, or keep it as progress.
 G602 a checkpoint where a value that is still needed cannot be saved (a warning)
   It would be made later, once the value was read. => Move `checkpoint`, or keep the value as progress.
 G7xx Several ranks

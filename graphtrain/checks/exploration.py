@@ -53,7 +53,7 @@ class Visit(NamedTuple):
     is_sure: bool
 
 
-class Harm(NamedTuple):
+class Violation(NamedTuple):
     """A fault of a node at a visit, with the words of its message."""
 
     fault: Fault
@@ -77,7 +77,7 @@ class Machine(Visits):
 
     Attributes:
         cells: the cells that guards read.
-        harm: code, path and optimizer -> the first fault.
+        violations: code, path and optimizer -> the first fault.
         unwritten: path, slot, and True for a guard -> the first visit that reads the slot unwritten.
         written: path and slot, where the slot was read after it was written.
     """
@@ -96,7 +96,7 @@ class Machine(Visits):
         super().__init__(program, self.cells)
         self.aspects.remove(self.cells.wrap)
         self.watch = Watch(program, self.cells, optimizers, ranks=ranks, report=self._report)
-        self.harm: dict[tuple[str, str, str], Harm] = {}
+        self.violations: dict[tuple[str, str, str], Violation] = {}
         self.unwritten: dict[tuple[str, str, bool], Visit] = {}
         self.written: set[tuple[str, str]] = set()
         self._state: State = ()
@@ -264,8 +264,8 @@ class Machine(Visits):
 
     def _report(self, fault: Fault, node: ProgramNode, **words: str) -> None:
         key = fault.code, node.path, words.get("optimizer", "")
-        if key not in self.harm:
-            self.harm[key] = Harm(fault, node, words, self._visit())
+        if key not in self.violations:
+            self.violations[key] = Violation(fault, node, words, self._visit())
 
     def _read(self, node: ProgramNode, slot: str) -> None:
         if self.program.slots[slot] is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from graphtrain.checks.cycles import distinct
-from graphtrain.checks.exploration import SIZES, Exploration, Harm, Machine
+from graphtrain.checks.exploration import SIZES, Exploration, Machine, Violation
 from graphtrain.checks.gradient_rules import NEVER_CLEARED, OPEN, STEP_WITHIN
 from graphtrain.checks.optimizers import optimizers_in
 from graphtrain.checks.traps import Trap, traps_in
@@ -64,25 +64,25 @@ def _traps_lacking(plan: Plan, absent: Collection[str], alone: Collection[str]) 
 
 
 def _harm(exploration: Exploration, plan: Plan) -> Iterator[Problem]:
-    harm = [*exploration.machine.harm.values()]
-    uncleared = {each.words.get("optimizer") for each in harm if each.fault.code == "G405"}
-    has_other_faults = bool({each.fault.code for each in harm} - {"G414", "G415"})
-    for each in harm:
+    violations = [*exploration.machine.violations.values()]
+    uncleared = {each.words.get("optimizer") for each in violations if each.fault.code == "G405"}
+    has_other_faults = bool({each.fault.code for each in violations} - {"G414", "G415"})
+    for each in violations:
         is_consequence = each.fault.code in ("G403", "G406") and each.words["optimizer"] in uncleared
         if not is_consequence and not (each.fault.code == "G414" and has_other_faults):
-            yield _of_harm(exploration, plan, each)
+            yield _of_violation(exploration, plan, each)
 
 
-def _of_harm(exploration: Exploration, plan: Plan, harm: Harm) -> Problem:
-    node, fault, optimizer = harm.node, harm.fault, harm.words.get("optimizer", "")
+def _of_violation(exploration: Exploration, plan: Plan, violation: Violation) -> Problem:
+    node, fault, optimizer = violation.node, violation.fault, violation.words.get("optimizer", "")
     effects = optimizers_in(plan.nodes).get(optimizer, {})
     if fault.code == "G405" and "zero_grad" not in effects:
         fault = NEVER_CLEARED
     if fault.code == "G702" and "backward" in node.kind.does:
         fault = STEP_WITHIN
-    words = {"node": node.path, "divisor": "", **harm.words, "optimizer": f"`{optimizer}`"}
+    words = {"node": node.path, "divisor": "", **violation.words, "optimizer": f"`{optimizer}`"}
     words["step"] = effects["step"].path if "step" in effects else "step"
-    visited = exploration.path_to(harm.visit)
+    visited = exploration.path_to(violation.visit)
 
     def acts(node: ProgramNode) -> bool:
         actions = node.plan_node.actions

@@ -49,7 +49,7 @@ class Trap:
         targets = [edge.target for edge in edges]
         chosen = max((targets.index(after.plan_node) for after in self._steps[node] if after is not node), default=0)
         outside = [target not in inside for target in targets]
-        before = [edge.when for edge, is_out in zip(edges[:chosen], outside, strict=False) if is_out]
+        before = [edge.when for edge, leaves in zip(edges[:chosen], outside, strict=False) if leaves]
         hiding = [edges[chosen].when] if any(outside[chosen + 1 :]) else []  # it holds, and so hides later edges
         return [name for name in (*before, *hiding) if name is not None]
 

@@ -53,7 +53,7 @@ def test(**values: Any) -> int:
 @click.option("--graph", default="predict", help="Another graph, as a TOML file.")
 @click.option("--output", "-o", type=Path, help="A new folder, or a .jsonl file. Default: a folder in RUN_DIR/predict.")
 def predict(**values: Any) -> int:
-    """Write predictions for `predict_data` of a script.
+    """Write predictions for a script's `predict_data`.
 
     It calls `predict_step`, or else the model with the batch. Every sample is written once, in the order of the data.
     After a stop or a kill, the same command continues the file, with the same weights.

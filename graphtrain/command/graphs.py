@@ -77,7 +77,7 @@ def check(graph: str, script: str | None, *, as_json: bool, ranks: bool, overlay
 
 @command("graphtrain render fit -o fit.svg", "graphtrain render runs/first -o first.png")
 @click.argument("graph")
-@click.option("--output", "-o", required=True, type=Path, help="The picture: .svg, .png, .pdf, .dot or .mmd (mermaid).")
+@click.option("--output", "-o", required=True, type=Path, help="The picture: .svg, .png, .pdf, .dot or .mmd (Mermaid).")
 @overlay_option
 def render(graph: str, output: Path, overlay: Sequence[str]) -> None:
     """Draw a graph to a file.

@@ -51,8 +51,8 @@ def verify(
     """Prove that resuming is exact, for a script or a run.
 
     A script is trained once, with checkpoints at random transitions (cuts). Then the training is repeated from each
-    checkpoint to the next, in another process, and everything is compared bit by bit: the first field that differs is
-    named. A run is repeated in the same way, from each of its checkpoints to the next.
+    checkpoint to the next (a span), in another process, and everything is compared bit for bit: the first field that
+    differs is named. A run is repeated in the same way, from each of its checkpoints to the next.
 
     NAME=VALUE sets an argument of setup; for a script also NODE.PARAM=VALUE a parameter of a node, as for run.
 

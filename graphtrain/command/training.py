@@ -215,7 +215,7 @@ def _new_directory(script: Path | None) -> Iterator[Path]:
                 break
         return str(path)
 
-    run_dir = Path(Agreement(current_ranks(), Requests()).lead(make))
+    run_dir = Path(Agreement(current_ranks(), Requests()).on_rank_0(make))
     try:
         yield run_dir
     except BaseException:

@@ -1,4 +1,4 @@
-"""What `graphtrain verify` does: training is repeated, and compared bit by bit.
+"""What `graphtrain verify` does: training is repeated, and compared bit for bit.
 
 Without a run it trains in a process of its own, ``python -m graphtrain.command.verifying RUN_DIR KEPT N SEED WORDS``,
 which is ``graphtrain run WORDS --run-dir RUN_DIR`` with N cuts, linked in KEPT.

@@ -82,8 +82,8 @@ def _anchor(graph: GraphData, place: HookPlace) -> str:
     """The node at which a place is; empty if the graph does not have it."""
     begin = graph.nodes.get("begin_evaluation")
     split = begin.parameters.get("split", "val") if begin is not None else ""
-    is_its = split == place.split if place.split else not graph.nodes.keys().isdisjoint(("train_batch", "step"))
-    return next((name for name in place.nodes if name in graph.nodes or name == END), "") if is_its else ""
+    has_place = split == place.split if place.split else not graph.nodes.keys().isdisjoint(("train_batch", "step"))
+    return next((name for name in place.nodes if name in graph.nodes or name == END), "") if has_place else ""
 
 
 @verb
@@ -121,13 +121,13 @@ def hook(self: G, place: str, /, use: str | Callable[..., Any], *, name: str | N
     if where == "start" and self.start != anchor:
         where, anchor, until = "after", self.start, anchor
     if where == "after":
-        way = _way(self, anchor, until)
-        is_led = not until or any(edge.target == until for edge in self.edges.get(way[-1], ()))
-        return insert(self, name, use, after=way[-1] if is_led else anchor, **parameters)
+        path = _path(self, anchor, until)
+        reaches_until = not until or any(edge.target == until for edge in self.edges.get(path[-1], ()))
+        return insert(self, name, use, after=path[-1] if reaches_until else anchor, **parameters)
     inserted = insert(self, name, use, **parameters)
     if where == "start":
         return replace(inserted, start=name, edges={**self.edges, name: (Edge(anchor),)})
-    excluded = {*_way(self, self.start, anchor), *(edge.target for edge in self.edges[anchor])}
+    excluded = {*_path(self, self.start, anchor), *(edge.target for edge in self.edges[anchor])}
     edges = {
         source: leaving if source in excluded else tuple(_through(self, leaving, anchor, name))
         for source, leaving in self.edges.items()
@@ -144,12 +144,12 @@ def _through(graph: GraphData, leaving: tuple[Edge, ...], hub: str, name: str) -
         yield replace(edge, target=name) if is_of_batch else edge
 
 
-def _way(graph: GraphData, source: str, until: str) -> list[str]:
+def _path(graph: GraphData, source: str, until: str) -> list[str]:
     """The chain of nodes from `source`, each with one edge; it stops before `until`, the end, or a repeated node."""
-    way = [source]
-    while len(leaving := graph.edges.get(way[-1], ())) == 1:
+    path = [source]
+    while len(leaving := graph.edges.get(path[-1], ())) == 1:
         following = leaving[0].target
-        if following in (until, END, *way):
+        if following in (until, END, *path):
             break
-        way.append(following)
-    return way
+        path.append(following)
+    return path

@@ -107,8 +107,8 @@ def with_overlays(graph: G, overlays: Sequence[Overlay], where: str) -> tuple[G,
     required = [edit for edit in edits if not edit.if_there]
     edited, missing = with_edits(replace(edited, layers=layers), required, problems)
     guards = {edit.subject for edit in required if edit.defines_guard}
-    is_for_it = not missing and guards <= {*graph.guards, *guards_of(edited.edges, edited.guards)}
-    bodies = {name: node.body for name, node in graph.nodes.items() if node.body is not None and not is_for_it}
+    applies = not missing and guards <= {*graph.guards, *guards_of(edited.edges, edited.guards)}
+    bodies = {name: node.body for name, node in graph.nodes.items() if node.body is not None and not applies}
     inside = {name: with_overlays(body, overlays, where) for name, body in bodies.items()}
     fitting = [name for name, (_, _, is_fitting) in inside.items() if is_fitting]
     if len(fitting) > 1:
@@ -121,7 +121,7 @@ def with_overlays(graph: G, overlays: Sequence[Overlay], where: str) -> tuple[G,
         return replace(graph, nodes=nodes, layers=layers), problems, True
     waiting = [*layers.waiting, *[edit for edit in edits if edit.if_there]]
     edited, waiting = with_edits(edited, waiting, problems)
-    return replace(edited, layers=replace(edited.layers, waiting=tuple(waiting))), problems, is_for_it
+    return replace(edited, layers=replace(edited.layers, waiting=tuple(waiting))), problems, applies
 
 
 def _of_overlay(graph: G, edit: Edit) -> G:

@@ -5,7 +5,7 @@ imported.
 
 Other rooms use:
     batch_limit: most_batches
-    declaration: Ask, END_EPOCH, FROM, LEFT_OUT, RANKS, STOP, WrittenBatches
+    declaration: END_EPOCH, FROM, LEFT_OUT, RANKS, StepRequest, STOP, WrittenBatches
     fields: EPOCH_FIELDS, Field, IDLE, ON_GRADIENTS, ROUND
     parameter: Above, Below, coerce, coerce_item, is_trigger, known_mode, Metric, Mode, Parameter, plain_value,
         Precision, REQUIRED, show_value

@@ -257,10 +257,10 @@ class FunctionRecord:
     runs: int
 
 
-class Ask(enum.Enum):
+class StepRequest(enum.Enum):
     """A request that a step function returns as the second of two values: ``return loss, graphtrain.STOP``.
 
-    >>> Ask.STOP, str(Ask.END_EPOCH)
+    >>> StepRequest.STOP, str(StepRequest.END_EPOCH)
     (STOP, 'the end of the epoch')
     """
 
@@ -274,8 +274,8 @@ class Ask(enum.Enum):
         return self.value
 
 
-STOP = Ask.STOP
+STOP = StepRequest.STOP
 """The run ends as at its `finish.after`: the open window is closed first."""
 
-END_EPOCH = Ask.END_EPOCH
+END_EPOCH = StepRequest.END_EPOCH
 """The epoch ends as if its data had no further batch; in an evaluation, that of the evaluation does."""

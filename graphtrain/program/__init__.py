@@ -20,6 +20,6 @@ Other rooms use:
     stopwatch: NodeTimes, Stopwatch
     table: Compiler
     triggers: Due, set_triggers
-    visits: grant, nothing, Visits
+    visits: handle_request, nothing, Visits
     whole_run: PlannedRun
 """

@@ -54,8 +54,8 @@ class Agreement:
         running_seconds: returns how long this rank has trained, by its own clock.
         buffers: returns the buffers of all modules, by their paths.
         synchronised: False if a batch was fetched since ranks last synchronised.
-        asked: requests of step functions on this rank: the path of the node, and the name of the request.
-        grant: called on all ranks with each request of a step function on any rank.
+        requested: requests of step functions on this rank: the path of the node, and the name of the request.
+        handle_request: called on all ranks with each request of a step function on any rank.
         saves_known: how many saves rank 0 had completed when ranks last synchronised.
         sharded: True if a model is sharded over the ranks. Its backward passes sum gradients over them.
     """
@@ -64,17 +64,17 @@ class Agreement:
 
     def __init__(self, ranks: Ranks, requests: Requests) -> None:
         self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.world_size
-        self._requests, self._asked_of_any = requests, deque[Request]()
+        self._requests, self._requests_of_any = requests, deque[Request]()
         if self.world_size > 1:
-            requests.ask = self._asked_of_any.append  # a signal may interrupt anything
+            requests.ask = self._requests_of_any.append  # a signal may interrupt anything
         self.position: Callable[[], int] = lambda: 0
         self.path_of: Callable[[int], str] = lambda position: "the start"
         self.place: Callable[[], str] = lambda: "before the run"
         self.running_seconds: Callable[[], float] = lambda: 0.0
         self.buffers: Callable[[], Mapping[str, torch.Tensor]] = dict
         self.synchronised = False
-        self.asked: list[tuple[str, str]] = []
-        self.grant: Callable[[str, str], None] = lambda path, ask: None
+        self.requested: list[tuple[str, str]] = []
+        self.handle_request: Callable[[str, str], None] = lambda path, request: None
         self._seconds = 0.0
         self.saves_known = 0
         self._choices: list[tuple[int, int]] = []
@@ -116,16 +116,16 @@ class Agreement:
         if self.world_size == 1:
             return []
         record = {
-            "spot": [purpose, self.position(), self._choices],
-            "requests": [self._asked_of_any.popleft() for _ in range(len(self._asked_of_any))],
+            "sync_point": [purpose, self.position(), self._choices],
+            "requests": [self._requests_of_any.popleft() for _ in range(len(self._requests_of_any))],
             "seconds": self.running_seconds(),
             "saves_over": self._requests.saves.saves_over() if self._requests.saves is not None else 0,
-            "asked": self.asked,
+            "requested": self.requested,
             **known,
         }
         of_ranks = self._gather(msgpack.packb(record))
         records: list[Record] = [*map(msgpack.unpackb, of_ranks)]
-        if any(each["spot"] != records[0]["spot"] for each in records):
+        if any(each["sync_point"] != records[0]["sync_point"] for each in records):
             self._diverged(records)
         if purpose == "exchange":
             self._record_bytes = max(self._record_bytes, _RECORD_BYTES + max(map(len, of_ranks)))
@@ -139,9 +139,9 @@ class Agreement:
             self.saves_known = records[0]["saves_over"]
             self._requests.add("written")
         if self.synchronised:
-            self.asked.clear()
-            for path, ask in sorted({(path, ask) for each in records for path, ask in each["asked"]}):
-                self.grant(path, ask)
+            self.requested.clear()
+            for path, request in sorted({(path, name) for each in records for path, name in each["requested"]}):
+                self.handle_request(path, request)
         return records
 
     def before_batch(self, **known: Any) -> list[Record]:
@@ -235,7 +235,7 @@ class Agreement:
                 raise failed if rank == self.rank and failed is not None else error_of_plain(plain)
         return result
 
-    def lead(self, act: Callable[[], Any]) -> Any:
+    def on_rank_0(self, act: Callable[[], Any]) -> Any:
         """The result of a call that rank 0 makes for all: plain data, or None.
 
         Raises:
@@ -294,7 +294,7 @@ class Agreement:
     def _diverged(self, records: Sequence[Record]) -> NoReturn:
         """Raise an error with the first edge at which ranks diverged, and their positions."""
         of_ranks = []
-        for purpose, position, choices in (record["spot"] for record in records):
+        for purpose, position, choices in (record["sync_point"] for record in records):
             edges = [f"from `{self.path_of(node)}` to `{self.path_of(target)}`" for node, target in choices]
             of_ranks.append([*edges, f"is at `{self.path_of(position)}` ({purpose})"])
         lines = next(lines for lines in zip(*of_ranks, strict=False) if len(set(lines)) > 1)

@@ -97,8 +97,8 @@ class RankVisits:
                 reshard(module)
 
         def take_part() -> None:
-            is_stood_in = call is not None and all(slots[path] is not None for path in stand_ins)
-            if not (is_stood_in or (has_batch() and fields[ROUND] >= agreement.world_size)):
+            has_stand_ins = call is not None and all(slots[path] is not None for path in stand_ins)
+            if not (has_stand_ins or (has_batch() and fields[ROUND] >= agreement.world_size)):
                 raise UsageError(
                     f"`{node.path}` runs a sharded model, in which every rank takes part, and this round has batches "
                     f"for {fields[ROUND]} of {agreement.world_size} ranks",

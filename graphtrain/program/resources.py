@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphtrain.errors import UsageError
 from graphtrain.kind import Read
-from graphtrain.kind.declaration import Ask
+from graphtrain.kind.declaration import StepRequest
 from graphtrain.lazy import lazy_import
 from graphtrain.names import quoted
 from graphtrain.report.values import described
@@ -81,7 +81,7 @@ class StepOutputs:
 
     def take(self, result: Any) -> Any:
         """Write the slots in a result, and return the rest. None is returned as it is: the node checks it."""
-        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Ask):
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], StepRequest):
             return self.take(result[0]), result[1]
         if result is None:
             return None

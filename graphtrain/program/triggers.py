@@ -20,7 +20,7 @@ from graphtrain.kind.trigger import Term, next_multiple
 from graphtrain.program.bind import Clock, ClockTerm, Program
 
 Due = Callable[[], bool]
-Aim = Callable[[], None]
+Recompute = Callable[[], None]
 DueAt = Callable[[], int | Fraction]
 
 _NEVER = Fraction(2**62)
@@ -47,7 +47,7 @@ class Every:
         self._fields, self.may_be_due = fields, may_be_due
         thresholds = [_threshold(clock, functools.partial(self._due_at, clock, term)) for clock, term in self._terms]
         self.due: Due = any_of([lambda: not fields["runs"]] * once + [due for due, _ in thresholds])
-        self._aims = [aim for _, aim in thresholds]
+        self._recompute = [recompute for _, recompute in thresholds]
 
     def start(self) -> None:
         """Begin or resume; new units count from now."""
@@ -57,8 +57,8 @@ class Every:
         """Store the clocks, as the node has run; or those of an earlier firing, where `before` has them."""
         # A unit that the trigger no longer has is dropped. If it comes back, it counts from then.
         self._fields["fired"] = {term.unit: before.get(term.unit) or clock.reading() for clock, term in self._terms}
-        for aim in self._aims:
-            aim()
+        for recompute in self._recompute:
+            recompute()
 
     def _due_at(self, clock: Clock, term: Term) -> int | Fraction:
         last = self._fields["fired"].get(term.unit)
@@ -90,12 +90,12 @@ class After:
         self._fields, self._text = fields, text
         thresholds = [_threshold(clock, functools.partial(due_at, term)) for clock, term in terms]
         self.due: Due = any_of([due for due, _ in thresholds] or [lambda: bool(fields["stopped"] == text)])
-        self._aims = [aim for _, aim in thresholds]
+        self._recompute = [recompute for _, recompute in thresholds]
 
     def start(self) -> None:
         """Begin or resume, with the present progress."""
-        for aim in self._aims:
-            aim()
+        for recompute in self._recompute:
+            recompute()
 
     def stop(self) -> None:
         """Be due from now on."""
@@ -131,7 +131,7 @@ def _least_number(amount: int | Fraction) -> int | float:
     return nearest if nearest >= amount else math.nextafter(nearest, math.inf)
 
 
-def _threshold(clock: Clock, due_at: DueAt) -> tuple[Due, Aim]:
+def _threshold(clock: Clock, due_at: DueAt) -> tuple[Due, Recompute]:
     """A call that returns whether the clock has reached an amount, and one to make when `due_at` returns another."""
     # A clock may restart at 0, or be computed from a counter that does; then `restarts` is read too.
     instance, counter, restarts = clock.node.instance, clock.field, clock.restarts
@@ -149,7 +149,7 @@ def _threshold(clock: Clock, due_at: DueAt) -> tuple[Due, Aim]:
     def is_reached() -> bool:
         return values[counter] >= threshold  # type: ignore[no-any-return]
 
-    def aim() -> None:
+    def recompute() -> None:
         nonlocal threshold
         threshold = _least_number(due_at())
 
@@ -162,12 +162,12 @@ def _threshold(clock: Clock, due_at: DueAt) -> tuple[Due, Aim]:
         threshold = 0 if is_reached else reach(amount)  # due until it has fired, at any value of the counter
         return is_reached
 
-    def aim_since_restart() -> None:
+    def recompute_since_restart() -> None:
         nonlocal count
         count = None
         reach(due_at())  # raises for an amount that cannot be counted
 
-    return (is_reached, aim) if restarts is None else (is_reached_since_restart, aim_since_restart)
+    return (is_reached, recompute) if restarts is None else (is_reached_since_restart, recompute_since_restart)
 
 
 class _Attributes:

@@ -13,7 +13,7 @@ from typing import Any
 from graphtrain.errors import UsageError
 from graphtrain.graph.closures import constant
 from graphtrain.kind import FunctionRecord, Read, WrittenBatches
-from graphtrain.kind.declaration import FROM, Ask
+from graphtrain.kind.declaration import FROM, StepRequest
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.cells import Cells
@@ -44,7 +44,7 @@ class Visits:
         self.aspects: list[Callable[[ProgramNode, Act], Act]] = [cells.wrap, self.windows.wrap]
         # Values that the engine provides to `setup`: name -> node -> value.
         self._provided: dict[str, Callable[[ProgramNode], Any]] = {
-            "asks": lambda node: lambda ask: grant(program, node.path, ask.name),
+            "asks": lambda node: lambda request: handle_request(program, node.path, request.name),
             "current_loader": self._current_loader,
             "graph_trains": operator.attrgetter("scope.steps"),
             "history": self._history,
@@ -59,7 +59,7 @@ class Visits:
             overlap = functools.partial(exchanging_within, program, cells, self.rank_visits, self.of)
             self.aspects[1:1] = [self.rank_visits.wrap, overlap]
             agreement = self.rank_visits.agreement
-            self._provided["asks"] = lambda node: lambda ask: agreement.asked.append((node.path, ask.name))
+            self._provided["asks"] = lambda node: lambda request: agreement.requested.append((node.path, request.name))
             self._provided |= {"windows": self.windows.filled_by, "backward": lambda node: agreement.backward}
         self.setups = [self.setup(node) for node in program.nodes]
 
@@ -206,14 +206,14 @@ def _storing(call: Act, slots: dict[str, Any], writes: Sequence[str]) -> Act:
 # ---- requests of step functions: `STOP` and `END_EPOCH`
 
 
-def grant(program: Program, path: str, ask: str) -> None:
-    """Grant a request, by its name, of a step function that the node at a path calls.
+def handle_request(program: Program, path: str, request: str) -> None:
+    """End the run or the epoch, as a step function that the node at `path` calls has requested, by its name.
 
-    With several ranks one request is enough: all grant it when they next synchronise, which is before the next save.
+    With several ranks one request is enough: all of them handle it when they next synchronise, before the next save.
     """
-    asking, returned = program.by_path[path], f"a step function that `{path}` calls returned {ask}"
-    if ask == Ask.END_EPOCH.name:  # the node that fetches the batches ends it
-        source = source_of(asking, batch_slots(program))
+    node, returned = program.by_path[path], f"a step function that `{path}` calls returned {request}"
+    if request == StepRequest.END_EPOCH.name:  # the node that fetches the batches ends it
+        source = source_of(node, batch_slots(program))
         if source is None or not source.kind.has("end_epoch"):
             raise UsageError(
                 f"{returned}, and no node that fetches its batches can end an epoch",
@@ -221,7 +221,7 @@ def grant(program: Program, path: str, ask: str) -> None:
             )
         source.instance.end_epoch()
         return
-    for scope in asking.scope.around[::-1]:  # the innermost graph that a node with `after` ends
+    for scope in node.scope.around[::-1]:  # the innermost graph that a node with `after` ends
         ending = [
             node
             for node in program.nodes_in(scope)

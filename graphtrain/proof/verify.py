@@ -131,15 +131,15 @@ class _Reexecution:
 
     def _is_goal(self) -> bool:
         """True if the state equals the checkpoint. Otherwise the differences are kept, if they are the fewest."""
-        own_misses = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
-        misses = sum(self._gather(own_misses))
+        own_mismatches = sum(not is_same(getattr(record, name), value) for record, name, value in self._counters)
+        mismatches = sum(self._gather(own_mismatches))
         # Earlier passes differ in their counters. After the last batch this may be the goal, with another state.
-        if misses and (self._runs() != self._goal_runs or misses >= self._nearness[0]):
+        if mismatches and (self._runs() != self._goal_runs or mismatches >= self._nearness[0]):
             return False
         differences = self._compare()
         count = sum(self._gather(len(differences)))
-        if (misses, count) < self._nearness:
-            self._nearest, self._nearness = differences, (misses, count)
+        if (mismatches, count) < self._nearness:
+            self._nearest, self._nearness = differences, (mismatches, count)
         return not count
 
     def _runs(self) -> list[int]:

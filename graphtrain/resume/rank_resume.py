@@ -42,7 +42,7 @@ def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement)
 
     def read(path: Path, manifest: Manifest | None) -> Checkpoint:
         if agreement.rank == 0:
-            agreement.lead(lambda: {"try": str(path)})
+            agreement.on_rank_0(lambda: {"try": str(path)})
         return agreement.together(  # type: ignore[no-any-return]
             lambda: read_checkpoint(path, manifest, agreement.rank, agreement.world_size, together=True)
         )
@@ -55,7 +55,7 @@ def choose(run_files: RunFiles | None, resume: str | Path, agreement: Agreement)
             checkpoint = read(checkpoint_folder(resume), None)
         return {"run": uuid.uuid4().hex[:12], "begins": checkpoint is None}
 
-    while "try" in (message := agreement.lead(decision)):  # on other ranks than 0
+    while "try" in (message := agreement.on_rank_0(decision)):  # on other ranks than 0
         path, checkpoint = Path(message["try"]), None
         if run_files is not None and (run_files.checkpoints / path.name).is_dir():
             path = run_files.checkpoints / path.name  # where this rank sees the run directory

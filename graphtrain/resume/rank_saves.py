@@ -70,10 +70,10 @@ class RankSave:
             self._publish(_OUTCOME, {"name": outcome.name, "facts": common})
             self._fail(_OVER)
             return
-        told = outcome if isinstance(outcome, GraphtrainError) else CheckpointError(reason_of(outcome))
-        self._fail(told.message)
+        error = outcome if isinstance(outcome, GraphtrainError) else CheckpointError(reason_of(outcome))
+        self._fail(error.message)
         with suppress(LostRankError):
-            self._publish(_OUTCOME, {"error": error_as_plain(told)})
+            self._publish(_OUTCOME, {"error": error_as_plain(error)})
 
     def files(self, folder: Path, facts: Manifest) -> Manifest:
         """On rank 0, write its files to a new folder, and wait for those of the other ranks; returns the manifest."""

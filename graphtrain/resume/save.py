@@ -104,8 +104,8 @@ class CheckpointWriter:
         if not self._is_alone and (reason := self._why_not_between_windows()):
             return self._refuse(f"{reason}, and several ranks save between two windows")
         # From here on all ranks have the requests of each.
-        if [record for record in self.world.synchronise("save") if record["asked"]] and not loop.ended:
-            return self._refuse("what a step function has asked for is granted where ranks synchronise next")
+        if [record for record in self.world.synchronise("save") if record["requested"]] and not loop.ended:
+            return self._refuse("a request of a step function is handled where ranks synchronise next")
         try:
             with self._run.watch.measure("save"):
                 self.wait()
@@ -217,7 +217,7 @@ class CheckpointWriter:
         except CheckpointError as error:
             problem = error
         if compiled.returning:  # the name of this checkpoint is not known yet
-            facts = replace(facts, way_back="" if is_requested else before, returns=self.returns)
+            facts = replace(facts, return_to="" if is_requested else before, returns=self.returns)
         state, retentions = compiled.state, self._requests.retentions
         snapshot, changed = state.snapshot, state.changed
         previous = files.latest.name if files.latest is not None else ""
@@ -235,7 +235,7 @@ class CheckpointWriter:
                 if problem is not None:
                     raise problem
                 if weight := staged.weight_that_is_not_finite:
-                    known = replace(known, not_finite=weight, way_back=before)
+                    known = replace(known, not_finite=weight, return_to=before)
                 new = files.new(known, retentions, values)
                 with new_folder(new.path, staged.abandoned) as folder:
                     manifest = part.files(folder, new.manifest)

@@ -24,7 +24,7 @@ from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
 from graphtrain.program.stopwatch import Stopwatch
-from graphtrain.program.visits import grant
+from graphtrain.program.visits import handle_request
 from graphtrain.ranks import Ranks
 from graphtrain.report.recorder import Recorder
 from graphtrain.resume.environment import RunEnvironment, run_environment
@@ -148,7 +148,7 @@ class Session:
         world.path_of = lambda position: self.compiled.program.nodes[position].path
         world.place = lambda: f"in `{self.path}` at {self.compiled.run_clock.describe()}"
         world.running_seconds, world.buffers = lambda: self.watch.running(), self._buffers
-        world.grant = lambda path, ask: grant(self.compiled.program, path, ask)
+        world.handle_request = lambda path, request: handle_request(self.compiled.program, path, request)
 
     def _optimizers(self) -> list[torch.optim.Optimizer]:
         return [value for value in self.resources.values() if isinstance(value, torch.optim.Optimizer)]

@@ -29,7 +29,7 @@ def load_weights(
         sources: model -> the name of the model in the checkpoint, if that is another one.
     """
     objects = session.compiled.state.objects
-    path = Path(session.world.lead(lambda: str(checkpoint_folder(named, files.folder if files is not None else None))))
+    path = Path(session.world.on_rank_0(lambda: str(checkpoint_folder(named, files and files.folder))))
     if files is not None and (files.checkpoints / path.name).is_dir():
         path = files.checkpoints / path.name  # where this rank sees the run directory
     sections, stored = stored_weights(path, read_manifest(path))

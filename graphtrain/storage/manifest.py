@@ -71,7 +71,7 @@ class Manifest:
     not_state: Sequence[str] = field(default_factory=list)  # the paths that the user declared not to be state
     data_content: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as from `data_contents`
     differing: str = ""  # what another number of ranks takes from rank 0, in words
-    way_back: str | None = None  # the name of the last checkpoint that a node requested, to return to; "": this one
+    return_to: str | None = None  # the name of the last checkpoint that a node requested, to return to; "": this one
     returns: int = 0  # how often the run has returned to a checkpoint
     sharded: bool = False  # whether tensors are sharded over ranks
 

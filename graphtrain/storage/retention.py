@@ -69,7 +69,7 @@ def is_replaced(newest: SavedCheckpoint, facts: Manifest) -> bool:
     """True if a checkpoint with these facts has the same state as the newest, as one at the end of a run may have."""
     before = newest.manifest
     is_same, is_worse = _moment_of(before) == _moment_of(facts), bool(facts.not_finite and not before.not_finite)
-    return is_same and newest.number == facts.follows and newest.name != facts.way_back and not is_worse
+    return is_same and newest.number == facts.follows and newest.name != facts.return_to and not is_worse
 
 
 def lineage_of(checkpoints: Iterable[SavedCheckpoint], newest: float = math.inf) -> list[SavedCheckpoint]:
@@ -112,7 +112,7 @@ def expired(
     lineage, rules = lineage_of(checkpoints), [*retentions.values()] or [Retention()]
     finite = [each for each in lineage if not each.manifest.not_finite] or lineage
     newest = finite[: max(rule.keep for rule in rules)]
-    kept = {each.name for each in (lineage[0], *newest)} | {lineage[0].manifest.way_back}
+    kept = {each.name for each in (lineage[0], *newest)} | {lineage[0].manifest.return_to}
     for node, ranking in rankings.items():
         if node in retentions:
             kept |= {*[*ranking.values][: retentions[node].keep_best]}

@@ -30,7 +30,7 @@ from graphtrain.storage.run_directory import (
     write_status,
 )
 
-Lead = Callable[[Callable[[], Any]], Any]
+OnRank0 = Callable[[Callable[[], Any]], Any]
 """Calls a function on rank 0, and returns its result on all ranks."""
 
 
@@ -43,7 +43,7 @@ class RunFiles:
 
     Arguments:
         notify: receives messages for the user, one line each.
-        lead: calls a function on rank 0, and returns its result, plain data, on all ranks.
+        on_rank_0: calls a function on rank 0, and returns its result, plain data, on all ranks.
         writes: True on rank 0.
 
     Attributes:
@@ -55,9 +55,9 @@ class RunFiles:
         count: called when the state for a checkpoint is copied, to append the counts so far.
     """
 
-    def __init__(self, run_dir: str | Path, notify: Callable[[str], None], *, lead: Lead, writes: bool) -> None:
+    def __init__(self, run_dir: str | Path, notify: Callable[[str], None], *, on_rank_0: OnRank0, writes: bool) -> None:
         self.path = Path(run_dir)
-        self._lead, self.writes = lead, writes
+        self._on_rank_0, self.writes = on_rank_0, writes
         self.folder = self.path.absolute()  # the current folder may change
         self.checkpoints = self.folder / CHECKPOINTS_FOLDER
         self._files = [RowsFile(self.folder / name) for name in (METRICS_FILE, NODES_FILE, STARTS_FILE)]
@@ -73,7 +73,7 @@ class RunFiles:
         self._replaced: list[SavedCheckpoint] = []  # which the one that is being written replaces
         self.latest: SavedCheckpoint | None = None
         self.keeps_newest = False
-        lead(self._create)
+        on_rank_0(self._create)
 
     def _create(self) -> None:
         with readable_failure(self.folder, UsageError):
@@ -96,7 +96,7 @@ class RunFiles:
                         "create a new Trainer, which resumes the run as it is now",
                     )
 
-            self._lead(lock)
+            self._on_rank_0(lock)
             for file in self._files:
                 stack.callback(file.close)
             yield
@@ -150,7 +150,7 @@ class RunFiles:
 
     def is_newest(self, checkpoint: Checkpoint) -> bool:
         """True if an automatic resume would choose this one."""
-        return self.owns(checkpoint) and bool(self._lead(lambda: self.resumable == checkpoint.path.name))
+        return self.owns(checkpoint) and bool(self._on_rank_0(lambda: self.resumable == checkpoint.path.name))
 
     def cut_back_to(self, checkpoint: Checkpoint | None) -> list[dict[str, float]]:
         """Truncate metrics, counts and rankings to those of a checkpoint, or to nothing; returns the metrics."""
@@ -170,7 +170,7 @@ class RunFiles:
             self.nodes.cut(nodes_bytes)
             return manifest.run or uuid.uuid4().hex
 
-        self._run = self._lead(cut_back)
+        self._run = self._on_rank_0(cut_back)
         if checkpoint is not None:
             self.latest = SavedCheckpoint(checkpoint.path, checkpoint.manifest)
         return rows if self.writes else self.metrics.numbers(manifest.metrics_bytes)

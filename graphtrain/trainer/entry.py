@@ -46,18 +46,18 @@ def get_ready(run: LiveRun, options: ResumeOptions, holder: Any, limit: Trigger 
     compiled, loop = session.compiled, session.loop
     if loop.ended:  # its end may have been postponed
         loop.position, loop.ended = compiled.reevaluate_end(loop.position)
-    if not (run.is_noted or (was_over and loop.ended)):
+    if not (run.is_announced or (was_over and loop.ended)):
         checkpoint, environment, setup = run.resumed_from, session.environment, session.setup
-        is_ours = files is not None and checkpoint is not None and files.owns(checkpoint)
+        is_from_this_run = files is not None and checkpoint is not None and files.owns(checkpoint)
         if files is not None and environment is not None:
-            known = files.setup_of(checkpoint) if checkpoint is not None and is_ours else {}
-            name = None if checkpoint is None else checkpoint.path.name if is_ours else str(checkpoint.path)
+            known = files.setup_of(checkpoint) if checkpoint is not None and is_from_this_run else {}
+            name = None if checkpoint is None else checkpoint.path.name if is_from_this_run else str(checkpoint.path)
             start = {**vars(environment), "checkpoint": name}
             files.append_start(start if setup == known else {**start, "setup": setup})  # which may be long
             run.writer.check()
-        run.announce("resumed" if is_ours else "started")
+        run.announce("resumed" if is_from_this_run else "started")
         run.write_status()
-        run.is_noted = True
+        run.is_announced = True
     if compiled.activity(loop.position) is None:
         for name in compiled.state.objects.trained_in_evaluation_mode():
             run.notices.once(
@@ -108,7 +108,8 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     """Resume from a checkpoint; `status` is the last one of the run. Returns True if the run was finished before."""
     session, files, manifest = run.session, run.files, checkpoint.manifest
     restored = restore_checkpoint(checkpoint, session, options)
-    is_ours, is_newest = files is not None and files.owns(checkpoint), files is not None and files.is_newest(checkpoint)
+    is_from_this_run = files is not None and files.owns(checkpoint)
+    is_newest = files is not None and files.is_newest(checkpoint)
     # It finished before, and the graph that it has now does not postpone its end.
     is_over = is_newest and session.loop.ended and session.compiled.reevaluate_end(session.loop.position)[1]
     environment, snapshot = session.environment, session.compiled.state.snapshot
@@ -118,24 +119,24 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
         changed = [*environment.changed_data(manifest), *restored.taken]
         different = setup_changes(files.setup_of(checkpoint), session.setup, snapshot, changed)
     parts, lost = [*restored.changes], [*manifest.unknown, *restored.lost]
-    by_a_person = environment.changes(manifest)
-    if by_a_person or restored.decided:  # so somebody has changed `setup`
+    environment_changes = environment.changes(manifest)
+    if environment_changes or restored.decided:  # so somebody has changed `setup`
         parts += [f"{path} as set up" for path in different]
     else:
         lost += unexplained(different)
-    run.changes = (*restored.changes, *by_a_person)
+    run.changes = (*restored.changes, *environment_changes)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.resume not in ("auto", "never") and files is not None:
-        where += f" from {checkpoint.path.name if is_ours else checkpoint.path}"
-    repetition = repeated(session.trained, status) if is_ours else ""
+        where += f" from {checkpoint.path.name if is_from_this_run else checkpoint.path}"
+    repetition = repeated(session.trained, status) if is_from_this_run else ""
     ended = "the run was finished before, so nothing is run" * is_over
     resumed = f"resumed {where}: {session.compiled.run_clock.describe() or f'at `{run.position}`'}"
     exactness = [environment.compared(manifest, parts, lost), "" if lost else restored.sampled]
     run.notices("; ".join(filter(None, [resumed, repetition, *exactness, ended])))
     if files is not None:
         run.cut_back_to(checkpoint)
-    is_unchanged = (is_ours or run.is_replay) and not (restored.decided or restored.is_other_graph)
-    saved = checkpoint.path.name if manifest.way_back == "" else manifest.way_back
+    is_unchanged = (is_from_this_run or run.is_replay) and not (restored.decided or restored.is_other_graph)
+    saved = checkpoint.path.name if manifest.return_to == "" else manifest.return_to
     run.writer.saved, run.writer.returns = saved if is_unchanged else None, manifest.returns
     begins_lineage = bool(session.compiled.returning) and not is_unchanged
     must_save = not is_newest or ((restored.decided or begins_lineage) and not is_over)

@@ -45,7 +45,7 @@ class LiveRun:
     has_begun = False  # it was begun or resumed in this process
     resumed_from: Checkpoint | None = None
     changes: tuple[str, ...] = ()  # since that checkpoint was made, in words
-    is_noted = False  # files and loggers know that it has begun; of a finished run, once it trains further
+    is_announced = False  # files and loggers know that it has begun; of a finished run, once it trains further
     is_replay = False  # it saves nothing, and counts the saves of the run that it replays
     is_end_saved = True  # False between the end of the run and its checkpoint
     explanation: Explanation | None = None  # of the last transition, if it was traced
@@ -150,7 +150,7 @@ class LiveRun:
         if self._loggers is not None:
             self._loggers.call("ended", self.state, error)
             self._loggers.call("close")
-        if was_running and self.is_noted:
+        if was_running and self.is_announced:
             self.write_status()
 
     def _draw(self, call: Literal["begin", "show", "end"] = "show") -> float:

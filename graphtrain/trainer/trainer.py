@@ -149,7 +149,7 @@ class Trainer(RunView):
         require_equal(session.world, graph, session.resources, settings, session.hyper_parameters.values)
         files: RunFiles | None = None
         if run_dir is not None:
-            files = RunFiles(run_dir, notices, lead=session.world.lead, writes=not ranks.rank)
+            files = RunFiles(run_dir, notices, on_rank_0=session.world.on_rank_0, writes=not ranks.rank)
         shown = imported("graphtrain.report.display.choose").display_for(notify) if display == "auto" else display
         self._session = session
         self._run = LiveRun(session, files, arguments, *((), None) if ranks.rank else (loggers, shown))
@@ -304,7 +304,7 @@ class Trainer(RunView):
         run.session.rewire(graph, rename or {}, resources, moves=run.has_begun)
         run.has_changed()
         self._notify_of_graph()
-        if run.is_noted:
+        if run.is_announced:
             run.announce("rewired")
 
     @on_all_ranks("in `load`")
