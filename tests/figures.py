@@ -99,13 +99,17 @@ def inner_modules(file: Path) -> set[str]:
 
 
 def deep_helpers() -> dict[str, set[str]]:
-    """Helpers of a folder of tests that stand on other helpers than those directly under `tests/`."""
+    """Helpers of a folder of tests that stand on other helpers than those directly under `tests/`.
+
+    An `__init__` that lists the modules of its folder is one helper with them.
+    """
     found = {}
     for file in TESTS.rglob("*.py"):
         if file.parent != TESTS and not file.name.startswith(("test_", "conftest")):
             named = {name for name in imports(ast.parse(file.read_text(encoding="utf-8"))) if within(name, "tests")}
             modules = {name for name in named if (ROOT / name.replace(".", "/")).with_suffix(".py").exists()}
-            if deep := {name for name in modules if name.count(".") > 1}:
+            own = ".".join(file.relative_to(ROOT).parent.parts) if file.name == "__init__.py" else "none"
+            if deep := {name for name in modules if name.count(".") > 1 and not within(name, own)}:
                 found[str(file.relative_to(TESTS))] = deep
     return found
 

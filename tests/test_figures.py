@@ -38,7 +38,7 @@ NOT_YET = {
     "lines of source": 36_874,
     "functions that the smallest run enters": 931,
     "classes that it enters": 102,
-    "helpers of tests on other helpers": 13,
+    "helpers of tests on other helpers": 5,
 }
 
 

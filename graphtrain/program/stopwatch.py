@@ -39,9 +39,9 @@ class Stopwatch:
     {'train': 3.0, 'validate': 1.0}
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._due: dict[Callable[[], float], float] = {}
-        self.now = clock
+        self.now = clock or time.monotonic
         self.next_tick = math.inf
         self.spent: dict[str, float] = {}
         self._total = 0.0

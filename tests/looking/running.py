@@ -46,9 +46,9 @@ def setup(lr: float = 0.1, batches: int = 4, name: str = "tiny"):
     }
 '''
 
-# Every step takes some milliseconds, so that a signal arrives while the run is under way; none once there is `fast`.
+# Every step takes a while, so that a signal arrives while the run is under way; none once there is `fast`.
 SLOW = TINY.replace("import torch\n", "import os\nimport time\nimport torch\n").replace(
-    "    return model(batch)", '    os.path.exists("fast") or time.sleep(0.02)\n    return model(batch)'
+    "    return model(batch)", '    os.path.exists("fast") or time.sleep(0.2)\n    return model(batch)'
 )
 
 
@@ -150,6 +150,10 @@ class Started:
         """What it has printed on both streams, when it has ended."""
         self.wait(timeout)
         return (self._folder / "out").read_text(), (self._folder / "err").read_text()
+
+    def said(self) -> str:
+        """What it has printed on standard error so far."""
+        return (self._folder / "err").read_text()
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, unless it has ended."""

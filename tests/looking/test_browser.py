@@ -23,6 +23,7 @@ from tests.looking.conftest import Command
 from tests.looking.pages import procedure, serving, trainer_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright, and apt-get install chromium")
+MILLISECONDS = 120_000
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 pytestmark = [
@@ -63,7 +64,7 @@ class Page:
 
     def wait_for(self, selector: str, text: str) -> None:
         script = "([selector, text]) => document.querySelector(selector)?.textContent.includes(text)"
-        self.page.wait_for_function(script, arg=[selector, text], timeout=20_000)
+        self.page.wait_for_function(script, arg=[selector, text], timeout=MILLISECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +121,7 @@ def test_a_report(browser: Any, runs: Path, folder: Path, command: Command) -> N
     shown.page.keyboard.press("+")
     assert shown.page.evaluate(height) > 1.2 * before
     shown.page.set_viewport_size({"width": 500, "height": 700})
-    shown.page.wait_for_timeout(300)
-    assert shown.page.evaluate("() => document.documentElement.scrollWidth") <= 500
+    shown.page.wait_for_function("() => document.documentElement.scrollWidth <= 500", timeout=MILLISECONDS)
     assert shown.said == [] and shown.asked == [file.as_uri()]
 
 

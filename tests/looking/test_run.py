@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -243,17 +244,18 @@ def test_an_exception_in_training_step_is_the_users(name: str, folder: Path, com
 # --- Signals, in real processes --------------------------------------------------------------------------------------
 
 
+def wait_for(process: Started, is_so: Callable[[], bool]) -> None:
+    """Return when something holds of a process that runs."""
+    deadline = time.monotonic() + 300
+    while not is_so():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.02)
+
+
 def wait_until_it_runs(process: Started, run_dir: Path) -> None:
     """Return when the run has taken a step."""
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()
-        file = run_dir / "status.json"
-        if file.exists() and status_of(run_dir)["step"] >= 1:
-            return
-        time.sleep(0.02)
-    process.kill()
-    raise AssertionError("it did not begin")
+    wait_for(process, lambda: (run_dir / "status.json").exists() and status_of(run_dir)["step"] >= 1)
 
 
 @pytest.fixture
@@ -305,12 +307,11 @@ def test_a_killed_run_is_interrupted_and_a_second_interrupt_is_at_once(
         assert command("status", "killed").out.startswith("killed: interrupted, graph fit, next node ")
         assert json.loads(command("status", "killed", "--json").out)["state"] == "interrupted"
 
-        while not (folder / "inside").exists():
-            assert stuck.poll() is None, stuck.communicate()
-            time.sleep(0.01)
+        wait_for(stuck, lambda: (folder / "inside").exists())
         stuck.send_signal(signal.SIGINT)
+        wait_for(stuck, lambda: "Ctrl-C again stops at once" in stuck.said())
         with pytest.raises(subprocess.TimeoutExpired):
-            stuck.wait(0.5)
+            stuck.wait(0.3)
         stuck.send_signal(signal.SIGINT)
         _, err = stuck.communicate(timeout=300)
         assert stuck.returncode == 130

@@ -6,7 +6,6 @@ import http.client
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +71,8 @@ def test_a_change_is_an_event(runs: Path) -> None:
         connection.request("GET", "/events")
         events = connection.getresponse()
         assert events.readline() == b"data: changed\n"
-        begin = time.monotonic()
         trainer_of(runs / "two").run(until="4 steps")
-        assert events.readline() == b"\n" and events.readline() == b"data: changed\n"
-        assert time.monotonic() - begin < 10
+        assert events.readline() == b"\n" and events.readline() == b"data: changed\n", "and not the line of a silence"
         connection.close()
 
 

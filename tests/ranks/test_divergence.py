@@ -13,7 +13,7 @@ import torch
 
 from graphtrain import Graph, Outcome, node
 from tests.fake_ranks import FakeRank, KilledError, World, outcomes_of, run_ranks
-from tests.ranks.schedules import Plan
+from tests.schedules import Plan
 from tests.world import cross_entropy, small_model, world
 
 PLAN = Plan(batches=6, every=2, validation=2, with_loader=False, settings={"checkpoint": {"every": "never"}})

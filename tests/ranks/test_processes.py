@@ -80,17 +80,29 @@ def test_what_fails_is_named_on_all_and_ranks_join_again() -> None:
         assert row["end"] == ("", "FINISHED")
 
 
-def sleeping() -> tuple[str, str]:
-    os.environ["GRAPHTRAIN_TIMEOUT_SECONDS"] = "1"
-    return error_of(trainer_of(lambda index: time.sleep(6)).run)
+def sleeping(folder: Path) -> tuple[str, str]:
+    os.environ["GRAPHTRAIN_TIMEOUT_SECONDS"] = "2"
+    trainer = trainer_of(lambda index: wait_for(folder / "ended-0"))
+    (folder / f"begins-{rank()}").touch()
+    wait_for(folder / f"begins-{1 - rank()}")
+    error = error_of(trainer.run)
+    (folder / f"ended-{rank()}").touch()
+    return error
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 100
+    while not file.exists():
+        assert time.monotonic() < deadline, f"{file.name} does not come"
+        time.sleep(0.01)
 
 
 @pytest.mark.full
-def test_a_rank_that_does_not_come_in_time_is_named() -> None:
-    first, _ = run_processes(2, sleeping)
+def test_a_rank_that_does_not_come_in_time_is_named(tmp_path: Path) -> None:
+    first, _ = run_processes(2, sleeping, tmp_path)
     assert first[0] == "RankFailedError"
     assert first[1].startswith("rank 1 did not arrive in time; the others wait in `train_batch` at step 0, ")
-    assert "Ranks wait 1 s for each other; GRAPHTRAIN_TIMEOUT_SECONDS" in first[1]
+    assert "Ranks wait 2 s for each other; GRAPHTRAIN_TIMEOUT_SECONDS" in first[1]
 
 
 def killed() -> None:
@@ -165,10 +177,16 @@ import threading
 
 whole = setup
 
+def kill(attempt):
+    while attempt == 0 and not os.path.exists("killed/starts.jsonl"):  # the first inside the run, on a slow machine too
+        time.sleep(0.01)
+    time.sleep(random.Random(attempt).uniform(0, 1 if attempt else 0.3))
+    os.kill(os.getpid(), 9)
+
 def setup():
     attempt, rank = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "9")), os.environ.get("RANK")
     if attempt < 4 and rank == str(attempt % 2):
-        threading.Timer(random.Random(attempt).uniform(0, 1), os.kill, [os.getpid(), 9]).start()
+        threading.Thread(target=kill, args=[attempt], daemon=True).start()
     return whole()
 """
 

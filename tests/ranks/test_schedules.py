@@ -9,7 +9,7 @@ import pytest
 
 from graphtrain import Outcome
 from tests.fake_ranks import BrokenProtocolError, FakeRank, run_ranks
-from tests.ranks.schedules import Plan, run_plan
+from tests.schedules import Plan, run_plan
 
 
 def check(seed: int) -> None:

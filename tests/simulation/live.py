@@ -24,7 +24,7 @@ from graphtrain.program.stopwatch import Stopwatch
 from graphtrain.resume import environment
 from graphtrain.storage.run_files import RunFiles
 from tests import once
-from tests.ranks.schedules import Plan
+from tests.schedules import Plan
 from tests.simulation.disk import KILLED, Disk
 from tests.simulation.draw import Event, Life, every_part
 from tests.simulation.rank_life import RankLife

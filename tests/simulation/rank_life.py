@@ -21,7 +21,7 @@ from graphtrain.ranks import Ranks, using_ranks
 from graphtrain.resume import rank_saves
 from graphtrain.storage.manifest import read_manifest
 from tests.fake_ranks import KilledError, World
-from tests.ranks.schedules import Plan, is_refused, ranks_of_newest
+from tests.schedules import Plan, is_refused, ranks_of_newest
 
 _MOST_PROCESSES = 60
 _WITHOUT_EVENTS = 40  # from then on nothing happens any more

@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from graphtrain import Loader
-from tests.resume.peers.setup import EPOCHS, Killed, SetUp
+from tests.rows_elsewhere import EPOCHS, Killed, SetUp
 
 
 def train(name: str, folder: Path, cut: int | None = None, resume: bool = False) -> dict[str, Any]:

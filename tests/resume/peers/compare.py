@@ -30,16 +30,15 @@ from typing import Any
 import torch
 import torch._dynamo  # here once, and not in every copy of this process: the first step of an optimizer imports it
 
-from tests.resume.peers import by_hand
-from tests.resume.peers.setup import Killed, NotExpressibleError, Train
 from tests.resume.setups import ROWS
+from tests.rows_elsewhere import Killed, NotExpressibleError, Train
 
 MEANS = {
-    "graphtrain": "tests.resume.peers.with_graphtrain",
-    "by hand": "tests.resume.peers.by_hand",
-    "Lightning": "tests.resume.peers.with_lightning",
-    "Lightning, stateful loader": "tests.resume.peers.with_lightning_and_a_stateful_loader",
-    "Transformers": "tests.resume.peers.with_transformers",
+    "graphtrain": "with_graphtrain:train",
+    "by hand": "by_hand:train",
+    "Lightning": "with_lightning:train",
+    "Lightning, stateful loader": "with_lightning:train_with_position",
+    "Transformers": "with_transformers:train",
 }
 PEERS = ("Lightning", "Lightning, stateful loader", "Transformers")
 """Those that have an environment of their own, and are run on the rows `OF_ALL`."""
@@ -83,7 +82,8 @@ def result(train: Train, name: str, folder: Path) -> str:
         return f"reported: {_short(whole['refused'])}"
     if "error" in whole:
         return f"-: {_short(whole['error'])}"
-    losses = whole["losses"] if "losses" in whole else _forked(by_hand.train, name, folder / "length").get("losses", ())
+    counted = whole if "losses" in whole else _forked(train_of("by hand"), name, folder / "length")
+    losses = counted.get("losses", ())
     first, second = (sum(place == epoch for place, _ in losses) or USUAL_LENGTH for epoch in (0, 1))
     cut = _forked(train, name, folder / "cut", cut=first + (BATCHES if second > BATCHES else BATCHES // 2))
     if "error" in cut:
@@ -103,6 +103,12 @@ def result(train: Train, name: str, folder: Path) -> str:
         what for what in whole if what not in ("report", "warned") and not _same(what, whole[what], resumed[what])
     ]
     return f"differs{warned}: {', '.join(different)}" if different else "exact"
+
+
+def train_of(means: str) -> Train:
+    """What trains a row by some means, imported now: a framework may be missing."""
+    module, _, function = MEANS[means].partition(":")
+    return getattr(importlib.import_module(f"tests.resume.peers.{module}"), function)  # type: ignore[no-any-return]
 
 
 def _same(what: str, whole: Any, resumed: Any) -> bool:
@@ -151,8 +157,7 @@ def _answer(train: Train, name: str, folder: Path, options: dict[str, Any], file
 
 def results(means: str, names: Iterable[str]) -> dict[str, str]:
     """Row -> result, for rows whose libraries are installed."""
-    train: Train = importlib.import_module(MEANS[means]).train
-    answers = {}
+    train, answers = train_of(means), dict[str, str]()
     for name in names:
         library = ROWS[name].requires
         if library and find_spec(library) is None:

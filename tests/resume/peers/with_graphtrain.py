@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from graphtrain import GraphtrainError
-from tests.resume.peers.setup import Killed
 from tests.resume.setups import ROWS
 from tests.rows import fingerprint
+from tests.rows_elsewhere import Killed
 from tests.world import rows_of
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import RandomSampler
 
-from tests.resume.peers.setup import EPOCHS, Killed, SetUp, checkpoint_in, loader_of, steps_at
+from tests.rows_elsewhere import EPOCHS, Killed, SetUp, checkpoint_in, loader_of, steps_at
 
 for _name in ("lightning", "lightning.pytorch", "lightning.fabric"):
     logging.getLogger(_name).setLevel(logging.ERROR)
@@ -80,3 +82,20 @@ def train(
         weights_only=False if resume else None,
     )
     return run.result()
+
+
+def stateful(data: Any) -> Any:
+    """The row's loader as one that keeps its own position: torchdata's, which Lightning saves and restores."""
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    loader = loader_of(data)
+    return StatefulDataLoader(
+        loader.dataset,
+        batch_size=loader.batch_size,
+        shuffle=isinstance(loader.sampler, RandomSampler),
+        generator=loader.generator,
+        collate_fn=loader.collate_fn,
+    )
+
+
+train_with_position = functools.partial(train, made=stateful)

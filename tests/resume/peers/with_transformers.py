@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import RandomSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from tests.resume.peers.setup import EPOCHS, Killed, SetUp, checkpoint_in, loader_of, steps_at
+from tests.rows_elsewhere import EPOCHS, Killed, SetUp, checkpoint_in, loader_of, steps_at
 
 
 class Kill(TrainerCallback):
