@@ -20,7 +20,7 @@ from graphtrain.storage.run_directory import STATUS_FILE
 @click.argument("run_dir", nargs=-1, required=True, type=Path)
 @click.option("--output", "-o", required=True, type=Path, help="The file, as in run.html; it is overwritten.")
 def report(run_dir: Sequence[Path], *, output: Path) -> None:
-    """Write a page about runs, or about all runs in a folder, to an HTML file.
+    """Write a page about runs, or a folder of runs, to an HTML file.
 
     It shows the graph with the counts and times of its nodes and edges, curves of the metrics, and a slider over the
     past; for several runs, also the settings that differ. The page needs only a browser, and makes no request.
