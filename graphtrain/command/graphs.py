@@ -173,7 +173,7 @@ def nodes(kind: str | None) -> None:
     """List the kinds of nodes, or describe one."""
     kinds = {name: known for name in known_kinds() if (known := find_kind(name)) is not None}
     if kind is None:
-        lines = [[name, known.description.split("\n")[0]] for name, known in kinds.items()]
+        lines = [[name, known.description.split("\n")[0].replace("``", "`")] for name, known in kinds.items()]
         console().print(table(["kind", "what it does"], lines))
     elif (described := find_kind(kind)) is not None:
         _describe(described)

@@ -76,8 +76,10 @@ def table(
     return drawn
 
 
-def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int = 0) -> Iterator[str]:
     """Rows as lines of text: at least two spaces separate cells, which contain single ones; an empty cell is ``-``.
+
+    A line that is longer than a `width` is shortened where the widest columns are.
 
     >>> for line in aligned(["run", "lr"], [["runs/a", "0.1"], ["runs/b", ""]]):
     ...     print(line)
@@ -87,8 +89,10 @@ def aligned(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[s
     """
     lines = [[" ".join(one_line(cell).split()) or "-" for cell in row] for row in (columns, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    while width and sum(widths) + 2 * len(widths) - 2 > max(width, 10 * len(widths)):
+        widths[widths.index(max(widths))] -= 1
     for line in lines:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        yield "  ".join(one_line(cell, most).ljust(most) for cell, most in zip(line, widths, strict=True)).rstrip()
 
 
 def shown_number(value: Any) -> str:

@@ -19,7 +19,7 @@ import click
 from graphtrain.command.cli import command
 from graphtrain.command.failure import FAILED, STOPPED
 from graphtrain.command.options import OF_THE_END, OF_THE_START, ended_by, omit, replay_command, resume_command
-from graphtrain.command.output import aligned, console, notify, plural, shown_number, table
+from graphtrain.command.output import aligned, console, notify, plural, shown_number
 from graphtrain.errors import GraphtrainError, UsageError
 from graphtrain.graph.elements import nodes_of
 from graphtrain.lazy import imported
@@ -31,8 +31,7 @@ from graphtrain.report.run import Run, run_directories
 from graphtrain.storage.run_directory import ACTIVE
 
 _EXIT_CODES = {"finished": 0, "stopped": STOPPED}
-_STYLES = {"running": "cyan", "stopping": "cyan", "finished": "green", "failed": "red", "unreadable": "red"}
-_USUAL = ("run", "state", "place", "graph", "last metrics", "age", "resumable")
+_USUAL = ("run", "state", "place", "last metrics", "age", "resumable")
 _MOST_METRICS = 3
 _MOST_OF_AN_ERROR = 60
 _MOST_STARTS = 6
@@ -51,8 +50,8 @@ _WIDTH_OF_A_PIPE = 120
 def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_json: bool = False) -> None:
     """List the runs in a folder: state, place, metrics, age.
 
-    Only status files are read. A run whose process is gone is `interrupted`. If standard output is not a terminal,
-    every run is one line: cells are separated by at least two spaces, and an empty cell is `-`.
+    Only status files are read. A run whose process is gone is `interrupted`. Every run is one line, shortened to the
+    width of a terminal: cells are separated by at least two spaces, and an empty cell is `-`.
 
     --columns takes arguments of setup, metrics (their last values), parameters that the graph sets, and place, graph,
     last metrics, best (the metric of the best checkpoint), age, resumable, error: lr,accumulate.every,val/loss. Runs
@@ -82,10 +81,8 @@ def ls(folder: Path = Path("runs"), *, columns: str = "", sort: str = "", as_jso
         click.echo(json.dumps([*(cells if chosen else statuses)], indent=2, allow_nan=False))
         return
     rows = [[_text(name, run.get(name)) for name in names] for run, _ in runs]
-    if (printed := console()).is_terminal:
-        printed.print(table(names, rows, styles=[_STYLES.get(row[1].partition(",")[0]) for row in rows]))
-    else:
-        click.echo("\n".join(aligned(names, rows)))
+    width = printed.width if (printed := console()).is_terminal else 0
+    click.echo("\n".join(aligned(names, rows, width)))
 
 
 def _listed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -125,7 +122,7 @@ def _key(value: Any) -> tuple[int, float, list[tuple[int, str]]] | None:
 
 def _text(column: str, value: Any) -> str:
     if column == "age" and value is not None:
-        return f"{duration(value)} ago"
+        return f"{' '.join(duration(value).split()[:2])} ago"
     if value is None or isinstance(value, bool):
         return "" if value is None else str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -209,7 +206,7 @@ def explain(run_dir: Path) -> None:
         "starts": [*map(_start, run.starts[-_MOST_STARTS:])],
         "reported": [f"{_moment(at)}  {shown(line, 300)}" for at, line in run.status.get("notices") or ()],
         "checkpoints": [*_checkpoints(run)],
-        "next": [line for step in next_steps(run) for line in _lines(*step)],
+        "next": [row for words, text in next_steps(run) for row in (words, "    " * bool(words) + text) if row.strip()],
     }
     for title, lines in sections.items():
         if lines:
@@ -222,7 +219,7 @@ def _explained(name: str) -> str:
     if (code := CODES.get(name)) is None:
         raise UsageError(f"there is no code `{name}`", "docs/checks.md lists all of them")
     parts = {"without the check": code.consequence, "what to do": code.remedy}
-    wrapped = {title: click.wrap_text(text, 100, "  ", "  ") for title, text in parts.items()}
+    wrapped = {title: click.wrap_text(text, min(100, console().width), "  ", "  ") for title, text in parts.items()}
     return "\n\n".join([f"{name}: {code.title}", *(f"{title}:\n{text}" for title, text in wrapped.items())])
 
 
@@ -253,10 +250,6 @@ def _checkpoints(run: Run) -> Iterator[str]:
     elif run.newest:
         yield f"newest {shown(run.newest)}, which cannot be read"
     yield from _best(run)
-
-
-def _lines(command: str, effect: str) -> list[str]:
-    return [*filter(None, [command, f"    {effect}" if command and effect else effect])]
 
 
 def next_steps(run: Run) -> Iterator[tuple[str, str]]:

@@ -135,7 +135,7 @@ class Texts:
     def hint(self, source: str) -> str:
         """A hint for an unknown name."""
         if self is GRAPHS and OVERLAYS.find(source) is not None:
-            return f"`{source}` is an overlay: name it after a graph, as in --overlay {source}"
+            return f"`{source}` is an overlay: name it after a graph, as in graphtrain show fit --overlay {source}"
         if self is OVERLAYS and GRAPHS.find(source) is not None:
             return f"`{source}` is a graph, which comes before the overlays"
         match = nearest(source, self.known())

@@ -102,15 +102,14 @@ class Run(Recorded):
         written = {"state": "running"} if is_young else read_status(self.path)
         self.status = status = as_of_now(written)
         self.was_killed = status.get("state") != written.get("state")
-        recorded, self.is_behind = str(written.get("checkpoint") or ""), False
-        if status.get("state") == "interrupted" and self.newest not in ("", recorded):
-            self.is_behind = self.newest > recorded
-            status |= {"checkpoint": self.newest, "digest": None}
+        self.is_behind = status.get("state") == "interrupted" and self.newest > str(written.get("checkpoint") or "")
+        if self.is_behind:
+            place = f"{written.get('place', '?')}; then saved {self.newest}"
+            status |= {"checkpoint": self.newest, "digest": None, "place": place}
         self.state = self.snapshot().state
         steps = re.findall(r" (\d{1,15})(?:,|$)", str(status.get("not_finite") or ""))
         self.condition = self.state + (f", not finite by step {min(map(int, steps))}" if steps else "")
-        saved = f"then saved {self.newest}" if self.is_behind else ""
-        self.place = "; ".join(filter(None, [one_line(str(status.get("place") or "")), saved]))
+        self.place = one_line(str(status.get("place") or ""))
         self.resumable = "" if self.state in (*ACTIVE, "finished") else "yes" if self.newest else "no checkpoint"
         self.best = best_in(status)
         self.arguments = {**arguments} if isinstance(arguments := status.get("arguments"), Mapping) else {}
@@ -237,7 +236,7 @@ class Run(Recorded):
 
     def _why_finished(self) -> Iterator[str]:
         """By which amount, node and edge it ended."""
-        ends = " or ".join(map(shown, self.snapshot().end))
+        ends = " or ".join(map(shown, self.snapshot().end)) if self.snapshot().done is not None else ""  # of a body
         how = "reached its end," if self.snapshot().is_at_its_end else "ended before"
         if line := ": ".join(filter(None, [ends and f"it {how} {ends}", self.ending_notice])):
             yield line

@@ -145,11 +145,13 @@ def test_a_run_that_was_killed_and_one_that_is_running(folder: Path, command: Co
 
     killed = told(process=gone())
     assert killed[""][1].endswith("is gone: killed, out of memory, its disk was full, or the machine went down")
-    again = "run the program again, with this run directory: that starts it from the beginning, as there is no checkpoint"
-    assert killed["next"] == [again]
+    again = "run the program again, with this run directory: that "
+    assert killed["next"] == [f"{again}starts it from the beginning, as there is no checkpoint"]
     assert told(process=None)[""][1].startswith("  its process is gone: killed, "), "where no process is named"
     assert "None" not in command("status", "r").out
     assert told(state="interrupted")[""][1].startswith("  it was interrupted immediately in node `train_batch`")
+    body = "  2 epochs are the end of a body, such as that of kfold"
+    assert told(state="finished", end=["2 epochs"], done=None)[""][1:] == [], body
     running = told(not_finite="loss is NaN since step 30")
     assert running["next"][0] == "graphtrain status r" and running[""][2] == "  loss is NaN since step 30"
 
@@ -212,10 +214,12 @@ def codes_in(paths: Iterable[Path], pattern: str) -> list[str]:
     return sorted({code for text in texts for code in re.findall(pattern, text)})
 
 
-def test_each_code_of_a_broken_graph_is_explained(command: Command) -> None:
+def test_each_code_of_a_broken_graph_is_explained(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     for code in codes_in(CORPUS.glob("*.py"), r"\bG[0-7]\d\d\b"):
         result = command("explain", code)
         assert result.code == 0 and result.out.startswith(f"{code}: "), code
+        assert max(map(len, result.out.splitlines()[1:])) <= 80, code
         assert "\n\nwithout the check:\n  " in result.out and "\n\nwhat to do:\n  " in result.out, code
 
 

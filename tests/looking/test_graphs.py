@@ -131,6 +131,7 @@ def test_graphs(command: Command) -> None:
 
 def test_nodes_lists_every_kind(command: Command) -> None:
     result = command("nodes")
+    assert "``" not in result.out
     assert (result.code, result.err) == (0, "")
     listed = [line.split() for line in result.out.splitlines()[1:] if not line.startswith(" ")]
     names = [words[0] for words in listed]

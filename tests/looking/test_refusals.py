@@ -245,7 +245,10 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("show fit --overlay ema --overlay ema", ("the graph already has the overlay `ema`",)),
     ("show mine.toml --overlay ema", ("the graph already has the overlay `ema`",)),
     ("show fit --overlay mine.toml", ("`mine.toml` is a graph, not an overlay: it has `extends`",)),
-    ("show ema", ("`ema` is an overlay: name it after a graph, as in --overlay ema",)),
+    *(
+        (words, ("`ema` is an overlay: name it after a graph, as in graphtrain show fit --overlay ema",))
+        for words in ("show ema", "check ema", "render ema -o x.dot", "diff fit ema", "run tiny.py --graph ema")
+    ),
     ("show fit --overlay carry --overlay drop", ("overlay `drop`: it and `carry` do not compose",)),
     ("show evaluate --overlay ema", ("overlay `ema`: insert: after: there is no node `step`",)),
     ("copy ema x.toml --overlay carry", ("`ema` is an overlay: name it after a graph",)),

@@ -184,13 +184,13 @@ def test_every_run_has_a_row(words: list[str], runs: Path, command: Command) -> 
     result = command(*words)
     assert (result.code, result.err) == (0, "")
     heading, broken, first, killed, deep = rows(result.out)
-    assert heading == ["run", "state", "place", "graph", "last metrics", "age", "resumable"]
+    assert heading == ["run", "state", "place", "last metrics", "age", "resumable"]
     assert broken[:2] == ["runs/broken", "unreadable"]
-    assert first[:4] == ["runs/first-9", "finished", "step 8, epoch 2, batch 4/4", "fit"]
-    assert [metric.split()[0] for metric in first[4].split(", ")] == ["epoch/loss", "loss", "lr"]
-    assert first[5:7] == ["0 s ago", "-"]
-    assert killed[:4] == ["runs/first-10", "interrupted", "step 40, epoch 2.50, batch 5/10", "fit"]
-    assert killed[4:] == ["loss 0.25, val/loss nan", "1 min 01 s ago", "no checkpoint"]
+    assert first[:3] == ["runs/first-9", "finished", "step 8, epoch 2, batch 4/4"]
+    assert [metric.split()[0] for metric in first[3].split(", ")] == ["epoch/loss", "loss", "lr"]
+    assert first[4:6] == ["0 s ago", "-"]
+    assert killed[:3] == ["runs/first-10", "interrupted", "step 40, epoch 2.50, batch 5/10"]
+    assert killed[3:] == ["loss 0.25, val/loss nan", "1 min ago", "no checkpoint"]
     assert deep[:3] == ["runs/more/deep/first-10", "stopped", "step 6, epoch 1.50, batch 2/4"]
     assert deep[-1] == "yes"
     finished = json.loads(command("ls", "runs", "--json").out)[1]
@@ -218,6 +218,16 @@ def sweep(folder: Path) -> Path:
         whole = {"state": "finished", "position": "end", "written_at_unix_seconds": 1000 + ord(name), **status}
         (folder / "runs" / name / "status.json").write_text(json.dumps(whole))
     return folder
+
+
+def test_on_a_terminal_a_run_is_a_line(sweep: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_status(sweep / "runs" / "e", place="step 4812, epoch 2.50, batch 117/938, window 2/4")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for columns in (80, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        heading, *listed = command("ls").out.splitlines()
+        assert len(listed) == 5 and max(map(len, [heading, *listed])) == columns
+        assert listed[-1].startswith("runs/e  stopped   step 48") and "...  1 min ago  " in listed[-1]
 
 
 def test_columns_are_arguments_metrics_and_parameters(sweep: Path, command: Command) -> None:

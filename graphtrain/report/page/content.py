@@ -63,7 +63,7 @@ def _content_of_run(run: Run) -> dict[str, Any]:
     return {
         "name": printable(run.path.name or str(run.path)),
         "path": printable(str(run.path)),
-        "status": {key: printable(str(run.status.get(key) or "")) for key in ("state", "position")} | {"place": run.place},
+        "status": {key: printable(str(run.status.get(key) or "")) for key in ("state", "place", "position")},
         "condition": printable(run.condition),
         "why": [*run.why()][run.state in ACTIVE :],
         "progress": _progress(run.snapshot()) if run.state in ACTIVE else None,

@@ -228,7 +228,7 @@ function edgeDetail(graph, key) {
   const all = Object.entries(graph.edges).filter(([, other]) => other.source === edge.source);
   const whole = all.reduce((sum, [other]) => sum + (taken.get(other) || 0), 0);
   const rows = all.map(([other, { order, target, guard, expression }]) => [
-    `${other === key ? "▸ " : ""}${order}`,
+    `${other === key ? "▸\u00a0" : ""}${order}`,
     target,
     guard ? element("span", {}, guard, " ", element("code", {}, expression)) : "always",
     taken.has(other) ? number(taken.get(other)) : "–",
