@@ -51,7 +51,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     if name in _FOREIGN and name not in known:
-        return f"that is {_FOREIGN[name]} here"
+        same = [f"`{each}`" for each in known if _FOREIGN.get(each) == _FOREIGN[name]]
+        return f"that is {', '.join(same) or _FOREIGN[name]} here"
     if (match := nearest(name, known)) is not None:
         return f"did you mean `{match}`?"
     return "known: " + ", ".join(known) if 0 < len(known) <= 20 else ""

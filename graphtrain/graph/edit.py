@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as changed
@@ -16,8 +15,8 @@ from graphtrain.graph.elements import END, NESTED, Edge, G, GraphData, Node, Rea
 from graphtrain.graph.syntax import SLASH, STRING, restore_paths, with_paths
 from graphtrain.kind import kind_of
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.parameter import coerce, coerce_item, show_value
-from graphtrain.kind.signatures import hints_of
+from graphtrain.kind.parameter import coerce, show_value
+from graphtrain.kind.signatures import checked_call
 from graphtrain.names import suggestion
 
 Verb = TypeVar("Verb", bound=Callable[..., GraphData])
@@ -27,21 +26,13 @@ VERBS: dict[str, Callable[..., Any]] = {}
 
 def verb(function: Verb) -> Verb:
     """Make a function a verb: a method of `Graph`, and in TOML a table ``[[edit]]`` whose keys are its arguments."""
-    name, signature = function.__name__, inspect.signature(function)
-    takes = f"it takes {', '.join([*signature.parameters][1:])}"
+    checked = checked_call("use", "parameters", error=EditError)(function)
 
     @functools.wraps(function)
     def edit(self: GraphData, /, *args: Any, **arguments: Any) -> GraphData:
-        try:
-            bound = signature.bind(self, *args, **arguments).arguments
-            for key, annotation in hints_of(function).items():
-                if key in bound and key not in ("use", "parameters"):
-                    coerce_item(key.rstrip("_"), bound[key], annotation)
-        except (TypeError, ValueError) as error:
-            raise EditError(f"{name}: {error}", takes) from None
-        return placed(function(self, *args, **arguments), self)
+        return placed(checked(self, *args, **arguments), self)
 
-    VERBS[name] = edit
+    VERBS[function.__name__] = edit
     return edit  # type: ignore[return-value]
 
 

@@ -17,6 +17,7 @@ from graphtrain.graph.difference import Difference, changes
 from graphtrain.graph.elements import GraphData, Node, kind_text, settings_of
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.kind.declaration import FROM
+from graphtrain.kind.signatures import checked_call
 from graphtrain.names import quoted
 from graphtrain.printable import one_line
 
@@ -73,6 +74,7 @@ class EditableGraph(GraphData):
         """Read what `to_json` returned, or the JSON in a checkpoint; raises a ValueError if it is not a graph."""
         return read_toml.from_json(cls, text)
 
+    @checked_call()
     def overlay(self, *overlays: str | Path) -> Self:
         """Add overlays, lists of edits for any graph: the names of shipped or installed ones, or paths of TOML files.
 
@@ -117,6 +119,7 @@ class EditableGraph(GraphData):
     to_json = canonical.to_json
     structural_hash = property(canonical.structural_hash)
 
+    @checked_call()
     def diff(self, other: GraphData) -> Difference:
         """The difference between this graph and another. It prints as text, draws itself in a notebook, and is false
         if there is none.

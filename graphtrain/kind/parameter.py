@@ -9,9 +9,10 @@ import math
 import numbers
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from graphtrain.kind.trigger import Trigger
@@ -114,6 +115,10 @@ _NAMES: dict[Any, str] = {
     type: "a class",
     object: "any value",
     Callable: "a function",
+    Mapping: "a mapping",
+    Iterable: "a list",
+    Sequence: "a list",
+    Path: "a path",
     Trigger: 'a trigger such as "100 steps"',
 }
 _PLURALS: dict[Any, str] = {int: "integers", float: "numbers", str: "strings", bool: "booleans"}
@@ -122,7 +127,7 @@ _PLURALS: dict[Any, str] = {int: "integers", float: "numbers", str: "strings", b
 def coerce(value: Any, annotation: Any) -> Any:
     """`value`, checked and converted to the type `annotation`; ValueError if it does not fit."""
     origin, arguments = get_origin(annotation), get_args(annotation)
-    plain = origin or annotation
+    plain = PathLike if annotation is Path else origin or annotation
     if plain in (Any, object):
         return value
     if origin is Annotated:
@@ -148,7 +153,7 @@ def coerce(value: Any, annotation: Any) -> Any:
     texts = value if isinstance(value, list) else [value]
     if annotation is Trigger and texts and all(isinstance(text, str) for text in texts):
         return Trigger(value)
-    if origin is dict and isinstance(value, Mapping):
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {key: coerce_item(key, item, arguments[1]) for key, item in value.items()}
     if plain in (list, tuple) and isinstance(value, list | tuple):
         is_of_any_length = plain is list or not arguments or arguments[1:] == (...,)
@@ -156,9 +161,11 @@ def coerce(value: Any, annotation: Any) -> Any:
         if len(value) != len(types_of):
             raise _mismatch(value, annotation)
         return plain(coerce(item, item_type) for item, item_type in zip(value, types_of, strict=True))
-    if annotation is float and isinstance(value, int | Fraction) and not isinstance(value, bool):
+    if annotation in (int, float):
+        number = numbers.Integral if annotation is int else numbers.Real
         with contextlib.suppress(OverflowError):
-            return float(value)
+            if isinstance(value, number) and not isinstance(value, bool):
+                return annotation(value)
     elif not isinstance(plain, type) or (isinstance(value, plain) and isinstance(value, bool) == (plain is bool)):
         return value
     raise _mismatch(value, annotation)

@@ -17,6 +17,7 @@ from graphtrain.graph.closures import Cell, compile_guard
 from graphtrain.graph.elements import END
 from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind.batch_limit import most_batches
+from graphtrain.kind.signatures import checked_call
 from graphtrain.names import quoted
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.printable import Notices
@@ -166,6 +167,7 @@ class PlannedRun:
     (9, 0, 1)
     """
 
+    @checked_call()
     def __init__(self, graph: EditableGraph, device: Any = "auto", notify: Callable[[str], None] | None = None) -> None:
         self._plan, self._device = Plan(graph), device
         ranks = current_ranks()

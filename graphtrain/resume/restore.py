@@ -181,7 +181,7 @@ def _decided(
     now, manifest = run.hyper_parameters, checkpoint.manifest
     differences = now.differences(manifest.hyper_parameters, checkpoint.sections["resources"])
     texts = options.from_setup
-    names = str(texts).split(",") if isinstance(texts, str | bool) else texts  # `True` is refused as a name
+    names = texts.split(",") if isinstance(texts, str) else texts
     chosen = now.chosen([name.strip() for name in names if name.strip()], differences)
     undecided = [difference for difference in differences if difference.name not in chosen]
     if undecided and not options.from_saved:

@@ -13,6 +13,7 @@ from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import GraphData, Problem, Problems
 from graphtrain.graph.registry import find_graph
 from graphtrain.kind.parameter import Precision
+from graphtrain.kind.signatures import checked_call
 
 
 class Drawn:
@@ -125,6 +126,7 @@ class DrawnDifference(Drawn, Difference):
     """The difference of two graphs, which draws itself."""
 
 
+@checked_call("validate_every", "schedule_every", "log_every", "save_every")
 def fit(
     *,
     epochs: float | None = None,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from numbers import Integral
-from os import PathLike
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -14,8 +13,10 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
+from graphtrain.kind.signatures import checked_call
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
+from graphtrain.names import nearest
 from graphtrain.outcome import Outcome
 from graphtrain.printable import Notices
 from graphtrain.program.breakpoints import at_limit, before_node, parse_amount, with_breakpoints
@@ -41,8 +42,8 @@ from graphtrain.trainer.view import RunView
 
 
 def _require(fits: bool, name: str, value: Any, expected: str) -> None:
-    """Raise a `UsageError` unless an argument fits, or is None."""
-    if value is not None and not fits:
+    """Raise a `UsageError` unless an argument fits."""
+    if not fits:
         raise UsageError(f"{name}: expected {expected}; got {value!r}")
 
 
@@ -96,6 +97,7 @@ class Trainer(RunView):
     """
 
     @on_all_ranks("before the run")
+    @checked_call("graph", "model", "training_step", "validation_step", "loggers")
     def __init__(
         self,
         graph: Graph | str | Path = "fit",
@@ -124,19 +126,15 @@ class Trainer(RunView):
         resources = {name: value for name, value in {**named, **resources}.items() if value is not None}
         graph = Graph.of(checked_graph(graph, ranks=ranks.world_size > 1, supplied=resources.keys()))
         loggers = list(loggers) if isinstance(loggers, Iterable) else loggers
-        _require(isinstance(seed, Integral) and 0 <= int(seed) < 2**63, "seed", seed, "an integer from 0 to 2**63 - 1")
-        _require(isinstance(run_dir, str | PathLike), "run_dir", run_dir, "a path")
+        _require(seed is None or 0 <= seed < 2**63, "seed", seed, "an integer from 0 to 2**63 - 1")
         _require(isinstance(loggers, list) and all(map(callable, loggers)), "loggers", loggers, "a list of functions")
-        _require(display == "auto" or isinstance(display, Display), "display", display, '"auto", None or a Display')
-        _require(callable(notify), "notify", notify, "a function")
-        _require(isinstance(about, Mapping), "about", about, "a mapping")
         about = dict(about or {})
         notices = Notices((lambda line: None) if ranks.rank else notify)  # rank 0 prints them
         session = Session(
             graph,
             resources,
             ranks,
-            seed=seed,
+            seed=None if seed is None else int(seed),
             device=device,
             deterministic=deterministic,
             about=about,
@@ -158,12 +156,15 @@ class Trainer(RunView):
 
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
-        unread = [f"nothing in the graph reads `{name}`" for name in program.unread()]
+        meant = {name: nearest(name, signature(Trainer).parameters) for name in program.unread()}
+        hints = {name: f", did you mean `{setting}`?" if setting else "" for name, setting in meant.items()}
+        unread = [f"nothing in the graph reads `{name}`{hint}" for name, hint in hints.items()]
         schedulers = self._session.compiled.state.foreign_schedulers()
         foreign = [f"`{name}` changes the learning rate of an optimizer that was not supplied" for name in schedulers]
         for line in [*program.absent, *unread, *foreign, *program.timed()]:
             self._session.notices.once(line)
 
+    @checked_call("until")
     def run(
         self,
         resume: str | Path = "auto",
@@ -203,9 +204,6 @@ class Trainer(RunView):
                 a slot there that was not saved.
             CheckpointError: the checkpoint does not fit what was supplied, or none can be written.
         """
-        _require(isinstance(resume, str | PathLike), "resume", resume, "a path")
-        _require(isinstance(before, str), "before", before, "the path of a node")
-        _require(callable(trace), "trace", trace, "a function")
         run = self._run
         limit = parse_amount(until, self.graph) if until is not None else Trigger("never")
         stopped_at: set[int] = set()  # the position at which the run stopped, until the node there runs
@@ -234,6 +232,7 @@ class Trainer(RunView):
                 return Outcome.FINISHED
             return drive(run, transitions)
 
+    @checked_call()
     def advance(
         self,
         n: int = 1,
@@ -251,7 +250,7 @@ class Trainer(RunView):
             LifeCycleError: the run is running, finished or failed.
             UsageError: as for `run`, or `n` is negative.
         """
-        _require(isinstance(n, Integral) and int(n) >= 0, "n", n, "an integer of at least 0")
+        _require(n >= 0, "n", n, "an integer of at least 0")
         with self._running(ResumeOptions(resume, from_setup, from_saved, rename)):
             if self._session.loop.ended:
                 raise LifeCycleError("the run is finished", "raise the amount that ends it, such as finish.after")
@@ -277,6 +276,7 @@ class Trainer(RunView):
             return drive(self._run, partial(place, self._session))
 
     @on_all_ranks("in `rewire`")
+    @checked_call("graph")
     def rewire(self, graph: Graph | str | Path, rename: Mapping[str, str] | None = None, **resources: Any) -> None:
         """Continue with another graph, in place: position, progress, data, gradients and random numbers are kept.
 
@@ -308,6 +308,7 @@ class Trainer(RunView):
             run.announce("rewired")
 
     @on_all_ranks("in `load`")
+    @checked_call()
     def load(self, checkpoint: str | Path = "best", *, only: str | Iterable[str] = (), **models: str) -> Path:
         """Load the weights of a checkpoint into the models; returns its path.
 

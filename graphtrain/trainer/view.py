@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import GuardError, NotFiniteError
+from graphtrain.kind.signatures import checked_call
 from graphtrain.names import suggestion
 from graphtrain.program import run_state
 from graphtrain.report.recorded import Recorded
@@ -64,6 +65,7 @@ class RunView(Recorded):
         """
         return [dict(row) for row in self._session.recorder.rows]
 
+    @checked_call()
     def read(self, name: str) -> Any:
         """The value of ``"node.field"`` (``"validate/next_batch.last"``), of a slot (``"batch"``), or of a resource.
 

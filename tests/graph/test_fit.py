@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import graphtrain
-from graphtrain import Graph
+from graphtrain import Graph, UsageError
 
 FIT_GRAPH = Graph.load("fit")
 
@@ -40,6 +40,23 @@ EDITS: list[tuple[dict[str, Any], Graph]] = [
 @pytest.mark.parametrize(("settings", "graph"), EDITS, ids=[str(settings) for settings, _ in EDITS])
 def test_a_setting_is_an_edit(settings: dict[str, Any], graph: Graph) -> None:
     assert graphtrain.fit(**settings) == graph
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epoch": 3}, "unexpected keyword argument 'epoch'\n  hint: did you mean `epochs`?"),
+        ({"max_epochs": 3}, "unexpected keyword argument 'max_epochs'\n  hint: that is `epochs` here"),
+        ({"warm_up": 3}, "unexpected keyword argument 'warm_up'\n  hint: it takes epochs, steps, accumulate,"),
+        ({"epochs": "3"}, 'fit: epochs: expected a number, got "3"'),
+        ({"epochs": True}, "fit: epochs: expected a number, got true"),
+        ({"overlays": 3}, "fit: overlays: expected a string or a path or a list, got 3"),
+    ],
+)
+def test_another_setting_is_named_with_the_one_that_is_meant(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        graphtrain.fit(**settings)
+    assert message in str(caught.value)
 
 
 def test_every_setting_is_tried() -> None:

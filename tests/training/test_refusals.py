@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from graphtrain import CheckpointError, GraphError, Loader, Trainer, UsageError, fit, node, progress
+from graphtrain import CheckpointError, GraphError, Loader, PlannedRun, Trainer, UsageError, fit, node, progress
 from tests.training.tiny import FIT, batches, tiny
 
 
@@ -127,16 +127,20 @@ REFUSED: dict[str, tuple[Callable[[], Trainer], type[Exception], tuple[str, ...]
     "a name for a scheduler": (lambda: tiny(scheduler="cosine"), UsageError, ("`scheduler` must be a scheduler",)),
     "a tuple for a model": (lambda: tiny(model=(1, 2), optimizer=None), UsageError, ("must be a torch.nn.Module",)),
     "a negative seed": (lambda: tiny(seed=-1), UsageError, ("seed: expected an integer",)),
-    "text for a seed": (lambda: tiny(seed="7"), UsageError, ("seed: expected an integer", "got '7'")),
+    "text for a seed": (lambda: tiny(seed="7"), UsageError, ('Trainer: seed: expected an integer, got "7"',)),
+    "a switch for a seed": (lambda: tiny(seed=True), UsageError, ("Trainer: seed: expected an integer, got true",)),
+    "a number for `not_state`": (lambda: tiny(not_state=3), UsageError, ("not_state: expected a string or a list",)),
+    "no device": (lambda: tiny(device=2.5), UsageError, ("Trainer: device: expected a string or", "got 2.5")),
+    "a text for a switch": (lambda: tiny(deterministic="no"), UsageError, ("deterministic: expected true or false",)),
     "a list for `about`": (lambda: tiny(about=[1]), UsageError, ("about: expected a mapping",)),
     "a number for a run directory": (lambda: tiny(run_dir=3), UsageError,  # type: ignore[arg-type]
-                                     ("run_dir: expected a path; got 3",)),
+                                     ("run_dir: expected a string or a path, got 3",)),
     "a number for a logger": (lambda: tiny(loggers=[3]), UsageError, ("loggers: expected a list of functions; got [",)),
     "a function for loggers": (lambda: tiny(loggers=print), UsageError, ("loggers: expected a list of functions",)),
     "a number for `notify`": (lambda: Trainer(FIT, notify=3), UsageError,  # type: ignore[arg-type]
-                              ("notify: expected a function; got 3",)),
+                              ("notify: expected a function, got 3",)),
     "another name for a display": (lambda: Trainer(FIT, display="nope"), UsageError,  # type: ignore[arg-type]
-                                   ('display: expected "auto", None or a Display',)),
+                                   ('display: expected a value of type Display or "auto", got "nope"',)),
     "a scheduler that needs a metric": (plateau, UsageError, ("is a ReduceLROnPlateau, whose `step` needs a metric",)),
     "a step function without arguments": (lambda: tiny(training_step=lambda: None), UsageError, ("training_step",)),
     "a step function of one": (lambda: tiny(training_step=lambda batch: None), UsageError, ("training_step",)),
@@ -181,6 +185,60 @@ def test_it_is_refused(name: str) -> None:
     with pytest.raises(error) as caught:
         make().run()
     assert [fragment for fragment in fragments if fragment not in str(caught.value)] == []
+
+
+CALLS: dict[str, tuple[Callable[[Trainer], Any], str]] = {
+    "a number for names": (lambda it: it.run(rename=3), "run: rename: expected a mapping, got 3"),
+    "a number for a name": (lambda it: it.run(rename={"a": 3}), "run: rename: a: expected a string, got 3"),
+    "nothing to resume": (lambda it: it.run(resume=None), "run: resume: expected a string or a path, got None"),
+    "a switch for names": (
+        lambda it: it.run(from_setup=True),
+        "run: from_setup: expected a string or a list, got true",
+    ),
+    "a text for a switch": (lambda it: it.run(from_saved="no"), 'run: from_saved: expected true or false, got "no"'),
+    "no breakpoint": (lambda it: it.run(before=3), "run: before: expected a string, got 3"),
+    "no function": (lambda it: it.run(trace=3), "run: trace: expected a function, got 3"),
+    "a misspelling": (
+        lambda it: it.run(untl="1 steps"),
+        "argument 'untl'\n  hint: did you mean `until`",
+    ),
+    "a text for a number": (lambda it: it.advance("3"), 'advance: n: expected an integer, got "3"'),
+    "a number for a checkpoint": (lambda it: it.load(3), "load: checkpoint: expected a string or a path, got 3"),
+    "a number for patterns": (lambda it: it.load(only=3), "load: only: expected a string or a list, got 3"),
+    "a number for a model": (lambda it: it.load(model=3), "load: models: expected a string, got 3"),
+    "names to rewire": (lambda it: it.rewire("fit", rename=3), "rewire: rename: expected a mapping, got 3"),
+    "a number for a slot": (lambda it: it.read(3), "read: name: expected a string, got 3"),
+    "a text for a graph": (lambda it: it.graph.diff("fit"), "diff: other: expected a value of type GraphData"),
+    "a list of overlays": (
+        lambda it: it.graph.overlay(["ema"]),
+        'overlays: expected a string or a path, got ["',
+    ),
+    "a name of a graph": (lambda it: PlannedRun("fit"), "PlannedRun: graph: expected a value of type EditableGraph"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_argument_of_another_type_is_named(name: str) -> None:
+    act, message = CALLS[name]
+    with pytest.raises(UsageError) as caught:
+        act(tiny())
+    assert message in str(caught.value)
+
+
+def test_numbers_of_numpy_and_paths_of_other_libraries_are_taken(tmp_path: Path) -> None:
+    class Named:
+        def __fspath__(self) -> str:
+            return str(tmp_path)
+
+    trainer = tiny(seed=numpy.int64(3), run_dir=Named())  # type: ignore[arg-type]
+    assert trainer.advance(numpy.int64(1)) == "begin_epoch"  # type: ignore[arg-type]
+
+
+def test_a_misspelled_setting_is_named_with_the_one_that_is_meant() -> None:
+    said: list[str] = []
+    tiny(said=said, run_directory="runs/first", logger=print)
+    assert "nothing in the graph reads `run_directory`, did you mean `run_dir`?" in said
+    assert "nothing in the graph reads `logger`, did you mean `loggers`?" in said
 
 
 def test_what_is_missing_is_reported_together() -> None:

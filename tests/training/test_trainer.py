@@ -104,10 +104,9 @@ def test_a_scheduler_of_an_optimizer_that_is_not_supplied_is_reported() -> None:
     ]
 
 
-@pytest.mark.parametrize("n", [-3, "x"])
-def test_a_number_of_transitions_is_none_or_more(n: Any) -> None:
-    with pytest.raises(UsageError, match="n: expected an integer of at least 0; got "):
-        tiny().advance(n)
+def test_a_number_of_transitions_is_none_or_more() -> None:
+    with pytest.raises(UsageError, match="n: expected an integer of at least 0; got -3"):
+        tiny().advance(-3)
 
 
 def test_a_model_that_would_train_in_evaluation_mode_is_reported() -> None:
