@@ -74,7 +74,7 @@ def changes_since(
     if data is None:
         finder.writer.note_states()
     unknown = [*finder.unknown, *finder.writer.lost]
-    if data is None and snapshot.imported is not None:
+    if data is None:
         unknown += _lines_about_modules(snapshot.imported)
     unknown += [f"{shown_path(path)} {limit}" for path, limit in snapshot.reachable.unexamined.items()]
     return StateChanges(section, unknown, finder.writer)

@@ -65,13 +65,10 @@ class SavedObjects:
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The paths of the trained modules that are in evaluation mode, as pretrained ones often are."""
-        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
-        trained = {id(parameter) for group in groups for parameter in group["params"]}
-        return [
-            name
-            for name, module in self.modules.items()
-            if not module.training and any(id(parameter) in trained for parameter in module.parameters())
-        ]
+        optimizers, modules = self.optimizers.values(), self.modules.items()
+        trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+        evaluating = [(name, module) for name, module in modules if not module.training]
+        return [name for name, module in evaluating if not trained.isdisjoint(map(id, module.parameters()))]
 
     def load(self, path: str, state: Any, *, strict: bool = True) -> None:
         """Load a `state_dict` into an object; with `strict=False`, that of a module may be incomplete.

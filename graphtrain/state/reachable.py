@@ -107,9 +107,9 @@ def stamp_of(entry: Entry) -> Any:
     value, category = entry.value, entry.category
     match category:
         case "module":  # `ModuleStructure` compares its tensors, except for data
-            tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
+            tensors = (*value._parameters.values(), *value._buffers.values()) if entry.is_data else ()
             hooks = [hook for name in _HOOKS["module"] for hook in getattr(value, name).values() if _is_of_users(hook)]
-            return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
+            return tuple(tuple(map(id, each)) for each in (value._modules.values(), hooks, tensors))
         case "file":
             try:
                 if value.closed or not value.readable():
@@ -170,7 +170,6 @@ class Reachable:
         data: the names of roots that are data. Default: none.
         saved_elsewhere: the names of roots that something else saves as a whole. Default: none.
         of_data: the identities of objects that belong to data, whose `state_dict` is not used. Default: none.
-        with_code: False to leave out classes, and the globals of functions. Default: True.
 
     Attributes:
         by_path, by_id: the objects; the globals of a module that functions use are one of them, ``"__main__:"``.
@@ -188,10 +187,8 @@ class Reachable:
         data: Collection[str] = (),
         saved_elsewhere: Collection[str] = (),
         of_data: Collection[int] = (),
-        *,
-        with_code: bool = True,
     ) -> None:
-        self._with_code, self._of_data = with_code, of_data
+        self._of_data = of_data
         self.by_path: dict[str, Entry] = {}
         self.by_id: dict[int, Entry] = {}
         self.stateful: dict[str, Any] = {}
@@ -206,7 +203,7 @@ class Reachable:
         self._entered = 0  # without those that something else saves
         for name, value in roots.items():
             self._add(name, value, name in saved_elsewhere, is_data=name in data)
-        for path, hook, _ in _hooks_of_all() if with_code else ():
+        for path, hook, _ in _hooks_of_all():
             self._add(path, hook)
         while queue := self._waiting or self._read_through_modules() or self._optimizers:
             entry = queue.popleft()
@@ -237,10 +234,10 @@ class Reachable:
         if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
             self._add(path, module, is_saved_elsewhere, is_data=is_data)
             path, is_saved_elsewhere = f"{path}<compiled>", True
-        is_module = isinstance(value, types.ModuleType) and self._with_code and is_users(value.__name__)
+        is_module = isinstance(value, types.ModuleType) and is_users(value.__name__)
         self._modules += [(value, is_data)] if is_module and (value, is_data) not in self._modules else ()
         category = category_of(type(value))
-        is_foreign = category == "class" and not (self._with_code and is_users(value.__module__))
+        is_foreign = category == "class" and not is_users(value.__module__)
         if is_foreign or id(value) in self.by_id or category in ("value", "skipped"):
             return
         self._entered += not is_saved_elsewhere
@@ -292,7 +289,8 @@ class Reachable:
                 if type(value).__module__.startswith("torch._dynamo"):  # it holds its bookkeeping, and the module
                     entry.ignored = frozenset(vars(value))
                 parts = {**value._modules, **value._parameters, **value._buffers}
-                yield from [(f"{path}.{name}", part, True) for name, part in parts.items()]
+                is_saved = entry.is_saved_elsewhere or not entry.is_data  # of data nothing else does
+                yield from [(f"{path}.{name}", part, is_saved) for name, part in parts.items()]
             case "optimizer":
                 self.initial_states |= {id(part) for state in states_of(value) for part in state.values()}
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
@@ -325,7 +323,7 @@ class Reachable:
         elif category in IN_CONTAINERS and type(value).__module__ not in ("builtins", "collections", "weakref"):
             yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_saved_elsewhere
         is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
-        if self._with_code and is_of_class and type(value) not in self._classes:
+        if is_of_class and type(value) not in self._classes:
             self._classes.add(type(value))
             yield from [(f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__]
 
@@ -338,7 +336,7 @@ class Reachable:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             yield f"{path}<{name}>", cell, False
         yield f"{path}.__dict__", function.__dict__, False
-        if not (is_of_users and self._with_code):
+        if not is_of_users:
             return
         # The globals that it uses, and the modules that it imports.
         names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
