@@ -318,8 +318,8 @@ def places(
             for number, state in enumerate(states_of(value)):
                 yield from _by_name(f"{path}.state[{number}]", state)
             for number, group in enumerate(value.param_groups):
-                tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
-                yield from _by_name(f"{path}.param_groups[{number}]", tensors)
+                tensors = [(name, part) for name, part in group.items() if isinstance(part, torch.Tensor)]
+                yield from [(f"{path}.param_groups[{number}].{name}", part) for name, part in tensors]
         else:
             yield from _by_name(path, dict(zip(*KINDS["object"].contents(value), strict=True)))
 

@@ -56,11 +56,6 @@ def _metadata_of(tensor: torch.Tensor | None) -> tuple[object, ...] | None:
     return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout is torch.strided else ()
 
 
-def is_lazy(module: torch.nn.Module) -> bool:
-    """True for a module with parameters or buffers whose shape only the first batch decides."""
-    return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for _, tensor in _tensors(module))
-
-
 def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[str, Any]:
     """The state of a module beyond `state_dict`, without gradients; also buffers that could not be loaded from it."""
     saved, parameters = weights_of(module, keep_vars=True), dict(plainly_named(module.named_parameters()))

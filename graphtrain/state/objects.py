@@ -9,7 +9,7 @@ import torch
 
 from graphtrain.names import plainly_named
 from graphtrain.state.kinds import is_users
-from graphtrain.state.modules import ModuleStructure, is_lazy
+from graphtrain.state.modules import ModuleStructure
 from graphtrain.state.optimizers import ParameterGroups, copied_into, load_optimizer
 from graphtrain.state.reachable import saved_by_state_dict, state_of
 from graphtrain.state.weights import load_weights
@@ -51,7 +51,8 @@ class SavedObjects:
 
     def is_lazy(self) -> bool:
         """True as long as a module waits for its first batch to create its parameters."""
-        return any(map(is_lazy, self.modules.values()))
+        tensors = (each for module in self.modules.values() for each in (*module.parameters(), *module.buffers()))
+        return any(map(torch.nn.parameter.is_lazy, tensors))
 
     def weights(self) -> dict[str, set[str]]:
         """The names of the parameters of each module."""

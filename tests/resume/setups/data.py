@@ -395,7 +395,7 @@ rows(
     data_that_iterates_over_itself=lambda: seeded(perceptron, train_data=StartingOver()),
 )
 rows(
-    "train_data.dataset.file cannot be saved: it is a _io.BufferedReader that has changed",
+    "train_data.dataset.file cannot be saved: it is a _io.BufferedReader that may have changed",
     file_that_is_read_on=lambda: trained_on(loader(OpenedAtOnce())),
 )
 rows(
