@@ -23,9 +23,9 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
 from graphtrain.printable import shown_path
-from graphtrain.state.autograd_graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
+from graphtrain.state.modules import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.optimizers import states_of
 from graphtrain.state.reachable import REMEDY
 from graphtrain.state.snapshot import StateSnapshot

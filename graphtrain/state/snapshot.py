@@ -11,8 +11,8 @@ from graphtrain.state.content import ContentHash, have_equal_contents
 from graphtrain.state.kinds import KINDS
 from graphtrain.state.reachable import Entry, Reachable, is_within, saved_by_state_dict, state_of
 
-States = dict[str, Mapping[Any, Any]]
-"""Path -> the present `state_dict` of an object, read once in a save or a restore."""
+States = Mapping[str, Mapping[Any, Any]]
+"""Path -> the present `state_dict` of an object, where it was already read."""
 
 
 @final
@@ -86,9 +86,7 @@ class StateSnapshot:
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
         attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
-        if entry.path not in states:
-            states[entry.path] = state_of(entry.value)
-        state = states[entry.path]
+        state = states[entry.path] if entry.path in states else state_of(entry.value)
         common = attributes.keys() & state.keys()
         equal = {name for name in common if have_equal_contents(attributes[name], state[name])}
         return entry.ignored | saved_by_state_dict(entry.value, state) | equal
