@@ -226,6 +226,7 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
             f"{path} has changed since `rewire` supplied it, and is in no `state_dict`"
             for snapshot in run.supplied_later
             for path in changes_since(snapshot).section
+            if not path.endswith(":")  # the globals of a module
         ],
         *[line for node in run.program.nodes if node.own_attributes for line in node.own_attributes.changed()],
         # A module that lost or gained parts is reported once, by its parameters.

@@ -157,7 +157,7 @@ class StatefulObjects:
         self.supplied_later = [*former.supplied_later]
         if added:
             data = self._data(added)
-            self.supplied_later.append(StateSnapshot(added, *data, listed.by_id, snapshot.left_out, with_code=False))
+            self.supplied_later.append(StateSnapshot(added, *data, listed.by_id, snapshot.left_out))
 
     def set_up(self) -> dict[str, Any]:
         """The objects with a `state_dict` that `setup` returned, without copies, and optimizers in lists by number."""

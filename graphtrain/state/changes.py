@@ -74,7 +74,7 @@ def changes_since(
     if data is None:
         finder.writer.note_states()
     unknown = [*finder.unknown, *finder.writer.lost]
-    if data is None and snapshot.imported is not None:
+    if data is None:
         unknown += _lines_about_modules(snapshot.imported)
     unknown += [f"{shown_path(path)} {limit}" for path, limit in snapshot.reachable.unexamined.items()]
     return StateChanges(section, unknown, finder.writer)
@@ -145,11 +145,8 @@ class _Finder:
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
-            # Hooks of weight_norm, spectral_norm and prune recompute it before each use: its graph is not needed.
-            sources = entry.value._parameters.keys() if entry.category == "module" else ()
-            is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
             try:
-                encoded[name] = self.writer.pack(part.detach() if is_computed else part, path)
+                encoded[name] = self.writer.pack(part, path)
             except UnsaveableError as error:
                 if id(entry.value) not in self._snapshot.redrawn:
                     self.unknown.append(error.message)
@@ -227,9 +224,8 @@ def restore_changes(
     """
     with _naming("the state outside the resources"):
         section, reader = dict(section), reader or StateReader(snapshot, section)
-    states: States = {}
     for entry in snapshot.entries(data):
-        _put_contents(snapshot, entry, states)
+        _put_contents(snapshot, entry)
     for path, change in section.items():
         if snapshot.is_excluded(path):
             continue
@@ -240,7 +236,7 @@ def restore_changes(
             _apply(snapshot, snapshot.reachable.by_path[path], change, reader)
 
 
-def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None:
+def _put_contents(snapshot: StateSnapshot, entry: Entry) -> None:
     """Let an object hold the same objects as in the snapshot."""
     kind = KINDS.get(entry.category)
     is_constant = isinstance(entry.value, tuple | frozenset)
@@ -253,7 +249,7 @@ def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None
         kind.put(entry.value, [*zip(entry.keys, entry.parts, strict=True)] if entry.keys else entry.parts, ())
         return
     before = dict(zip(entry.keys, entry.parts, strict=True))
-    now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, states)
+    now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, {})
     if entry.is_data:  # what cannot be encoded, such as an iterator over the data, stays as drawing has left it
         ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
     changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}

@@ -23,9 +23,9 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
 from graphtrain.printable import shown_path
-from graphtrain.state.autograd_graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
+from graphtrain.state.modules import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.optimizers import states_of
 from graphtrain.state.reachable import REMEDY
 from graphtrain.state.snapshot import StateSnapshot
@@ -318,8 +318,8 @@ def places(
             for number, state in enumerate(states_of(value)):
                 yield from _by_name(f"{path}.state[{number}]", state)
             for number, group in enumerate(value.param_groups):
-                tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
-                yield from _by_name(f"{path}.param_groups[{number}]", tensors)
+                tensors = [(name, part) for name, part in group.items() if isinstance(part, torch.Tensor)]
+                yield from [(f"{path}.param_groups[{number}].{name}", part) for name, part in tensors]
         else:
             yield from _by_name(path, dict(zip(*KINDS["object"].contents(value), strict=True)))
 

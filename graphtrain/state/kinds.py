@@ -42,10 +42,7 @@ Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
 """Keys and parts; a sequence has no keys."""
 
 MOST_COMPARED = 100_000
-CONTAINERS = (
-    collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset, weakref.WeakKeyDictionary,
-    weakref.WeakValueDictionary, weakref.WeakSet,
-)  # fmt: skip
+CONTAINERS = (collections.OrderedDict, collections.deque, dict, list, tuple, set, frozenset)
 CONSTANTS = frozenset({type(None), bool, int, float, str, bytes})
 _VALUES = (*CONSTANTS, *STANDARD, enum.Enum, numpy.generic, torch.Size, pathlib.PurePath)
 
@@ -89,7 +86,7 @@ _HARMLESS = frozenset({
     "_cffi_backend", "builtins", "collections", "cv2", "cython", "google", "jiter", "lxml", "matplotlib", "msgpack",
     "numpy", "onnxruntime", "orjson", "pybind11_builtins", "pydantic_core", "regex", "_regex", "rpds", "safetensors",
     "scipy", "sentencepiece", "sklearn", "tiktoken", "_tiktoken", "tokenizers", "torch", "torchaudio", "torchvision",
-    "triton", "types", "xxhash",
+    "triton", "types", "weakref", "xxhash",
 })  # fmt: skip
 # A trainer saves itself; of graphtrain's classes only data, and what adapters give to models, is examined.
 _EXAMINED = ("graphtrain.data.", "graphtrain.adapters.")
@@ -99,8 +96,8 @@ _OPAQUE_MODULES = (
 )  # fmt: skip
 # Modules of the standard library whose objects are data; others are files, processes and connections.
 _DATA_OF_PYTHON = frozenset({
-    "argparse", "builtins", "collections", "configparser", "contextlib", "queue", "string", "types", "_hashlib",
-    "_queue",
+    "argparse", "builtins", "collections", "configparser", "contextlib", "queue", "string", "types", "weakref",
+    "_hashlib", "_queue", "_weakrefset",
 })  # fmt: skip
 
 # A class lists here the attributes that are not state of the run: they are recreated when needed.
@@ -240,8 +237,8 @@ TABLE: Mapping[Category, ObjectKind] = {
     "array": ObjectKind(numpy.ndarray),
     "generator": ObjectKind((*_GENERATORS, random.Random)),
     "list": ObjectKind((list, collections.deque), _items, _put_all),
-    "mapping": ObjectKind((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _pairs, _put_all),
-    "set": ObjectKind((set, frozenset, weakref.WeakSet), _items, _put_all),
+    "mapping": ObjectKind(dict, _pairs, _put_all),
+    "set": ObjectKind((set, frozenset), _items, _put_all),
     "tuple": ObjectKind(tuple, _items, _put_all),
     "function": ObjectKind(types.FunctionType, _settings_of("__defaults__", "__kwdefaults__"), _put_named),
     "method": ObjectKind(types.MethodType, _settings_of("__self__", "__func__"), _put_named),

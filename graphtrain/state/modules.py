@@ -1,4 +1,4 @@
-"""The state of modules beyond `state_dict`: modes, frozen flags, buffers that it leaves out, and their shapes."""
+"""The state of modules beyond `state_dict`: modes, frozen flags, buffers that it leaves out, shapes; kept graphs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import torch
 
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named, quoted
-from graphtrain.state.autograd_graphs import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.optimizers import CHANGED
 from graphtrain.state.weights import weights_of
 from graphtrain.storage.strides import without_repeats
+
+KEEPS_GRAPH = "keeps a graph of operations, which is not saved: detach it"
+_MOST_NODES = 1_000
 
 
 @final
@@ -54,11 +56,6 @@ def _metadata_of(tensor: torch.Tensor | None) -> tuple[object, ...] | None:
     if tensor is None or torch.nn.parameter.is_lazy(tensor):
         return None
     return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout is torch.strided else ()
-
-
-def is_lazy(module: torch.nn.Module) -> bool:
-    """True for a module with parameters or buffers whose shape only the first batch decides."""
-    return any(tensor is not None and torch.nn.parameter.is_lazy(tensor) for _, tensor in _tensors(module))
 
 
 def capture_module(module: torch.nn.Module, structure: ModuleStructure) -> dict[str, Any]:
@@ -108,3 +105,43 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
                 raise CheckpointError(f"the model no longer has a parameter or buffer `{name}` of shape {shape}")
             if saved is not None:  # it stays the same tensor, which others may hold, if the saved values fit into it
                 without_repeats(tensors[name]).copy_(without_repeats(saved))
+
+
+# ---- autograd graphs kept by tensors, of which checkpoints hold only the values
+
+
+def keeps_graph(tensor: torch.Tensor) -> bool:
+    """True for a tensor from which a backward pass can still reach a parameter.
+
+    False if an operation has freed its saved values: then the tensor is kept only for its value. Of a very large graph,
+    only the 1,000 operations nearest to the tensor are examined.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> kept = (weight * weight).sum()
+    >>> keeps_graph(kept), keeps_graph(kept.detach()), kept.backward(), keeps_graph(kept)
+    (True, False, None, False)
+    """
+    operations: list[Any] = [tensor.grad_fn] if tensor.grad_fn is not None else []
+    known, reaches_a_leaf = set(operations), False
+    for operation in operations:  # which grows
+        if _has_been_freed(operation):
+            return False
+        reaches_a_leaf |= getattr(getattr(operation, "variable", None), "requires_grad", False)
+        for next_operation, _ in operation.next_functions:
+            if next_operation is not None and next_operation not in known and len(operations) < _MOST_NODES:
+                known.add(next_operation)
+                operations.append(next_operation)
+    return reaches_a_leaf
+
+
+def _has_been_freed(operation: Any) -> bool:
+    """True for an operation whose saved values a backward pass has freed: reading them fails."""
+    try:
+        for name in (each for each in dir(operation) if each.startswith("_raw_saved_")):
+            raw = getattr(operation, name)
+            # A hook, such as that of activation checkpointing, would compute the value again.
+            if all(getattr(each, "unpack_hook", None) is None for each in (raw if isinstance(raw, tuple) else (raw,))):
+                getattr(operation, name.removeprefix("_raw"), None)
+    except RuntimeError:
+        return True
+    return False

@@ -9,7 +9,7 @@ import torch
 
 from graphtrain.names import plainly_named
 from graphtrain.state.kinds import is_users
-from graphtrain.state.modules import ModuleStructure, is_lazy
+from graphtrain.state.modules import ModuleStructure
 from graphtrain.state.optimizers import ParameterGroups, copied_into, load_optimizer
 from graphtrain.state.reachable import saved_by_state_dict, state_of
 from graphtrain.state.weights import load_weights
@@ -51,7 +51,8 @@ class SavedObjects:
 
     def is_lazy(self) -> bool:
         """True as long as a module waits for its first batch to create its parameters."""
-        return any(map(is_lazy, self.modules.values()))
+        tensors = (each for module in self.modules.values() for each in (*module.parameters(), *module.buffers()))
+        return any(map(torch.nn.parameter.is_lazy, tensors))
 
     def weights(self) -> dict[str, set[str]]:
         """The names of the parameters of each module."""
@@ -65,13 +66,10 @@ class SavedObjects:
 
     def trained_in_evaluation_mode(self) -> list[str]:
         """The paths of the trained modules that are in evaluation mode, as pretrained ones often are."""
-        groups = [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
-        trained = {id(parameter) for group in groups for parameter in group["params"]}
-        return [
-            name
-            for name, module in self.modules.items()
-            if not module.training and any(id(parameter) in trained for parameter in module.parameters())
-        ]
+        optimizers, modules = self.optimizers.values(), self.modules.items()
+        trained = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+        evaluating = [(name, module) for name, module in modules if not module.training]
+        return [name for name, module in evaluating if not trained.isdisjoint(map(id, module.parameters()))]
 
     def load(self, path: str, state: Any, *, strict: bool = True) -> None:
         """Load a `state_dict` into an object; with `strict=False`, that of a module may be incomplete.

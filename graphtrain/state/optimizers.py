@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
@@ -65,13 +66,11 @@ def states_of(optimizer: torch.optim.Optimizer) -> list[Mapping[Any, Any]]:
 
 def put_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
     """Give a parameter a gradient: in the memory of the present one, which may be part of a buffer of all gradients."""
-    present = parameter.grad
-    if gradient is None or present is None:
-        parameter.grad = gradient.to(parameter.device) if gradient is not None else None
-    elif (present.shape, present.dtype, present.layout) == (gradient.shape, gradient.dtype, gradient.layout):
+    present, form = parameter.grad, operator.attrgetter("shape", "dtype", "layout")
+    if present is not None and gradient is not None and form(present) == form(gradient):
         present.detach().copy_(gradient)
     else:
-        parameter.grad = gradient.to(parameter.device)
+        parameter.grad = gradient.to(parameter.device) if gradient is not None else None
 
 
 # ---- loading

@@ -7,8 +7,8 @@ of the enclosing function, ``__main__:COUNT`` a global of a module of the user.
 from __future__ import annotations
 
 import collections
+import dis
 import functools
-import io
 import sys
 import types
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +19,6 @@ import numpy
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.code_names import names_in
 from graphtrain.state.content import content_hash
 from graphtrain.state.kinds import (
     IN_CONTAINERS,
@@ -47,7 +46,7 @@ MOST_ITEMS_OF_DATA = 64
 # Attributes of torch's objects that are not state, or that something else saves.
 _IGNORED = {
     torch.nn.Module: frozenset(vars(torch.nn.Module())) | {
-        "_compiled_call_impl", "_version", "_initialize_hook", "_load_hook",  # the first batch removes those of lazy ones
+        "_compiled_call_impl", "_version", "_initialize_hook", "_load_hook",  # of lazy ones, until their first batch
     },
     torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
         "step",  # which schedulers wrap
@@ -71,6 +70,13 @@ _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 
 # Of larger tensors and arrays of data, a stamp hashes only a sample; data is hashed whole after a save.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
+
+# Parts of the names of the operations of a function that use globals, attributes and modules.
+_OPERATIONS = (
+    ("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
+    ("_ATTR", "_METHOD", "IMPORT_FROM"),
+    ("IMPORT_NAME",),
+)
 
 Child = tuple[str, Any, bool]
 """Path, object, and whether something else saves it."""
@@ -107,17 +113,11 @@ def stamp_of(entry: Entry) -> Any:
     value, category = entry.value, entry.category
     match category:
         case "module":  # `ModuleStructure` compares its tensors, except for data
-            tensors = (*value._parameters, None, *value._buffers) if entry.is_data else ()
+            tensors = (*value._parameters.values(), *value._buffers.values()) if entry.is_data else ()
             hooks = [hook for name in _HOOKS["module"] for hook in getattr(value, name).values() if _is_of_users(hook)]
-            return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tensors
-        case "file":
-            try:
-                if value.closed or not value.readable():
-                    return ""
-                content = content_hash(value.getvalue()) if isinstance(value, io.BytesIO | io.StringIO) else ""
-                return f"{value.tell()}{content}"
-            except OSError:  # within a loop over the lines of a text; or no file on a disk
-                return "read"
+            return tuple(tuple(map(id, each)) for each in (value._modules.values(), hooks, tensors))
+        case "file":  # what is only written to is not state
+            return None if not value.closed and value.readable() else ""
         case "watched":
             return content_hash(value)
         case "tensor" | "array" if not entry.is_saved_elsewhere:
@@ -170,7 +170,6 @@ class Reachable:
         data: the names of roots that are data. Default: none.
         saved_elsewhere: the names of roots that something else saves as a whole. Default: none.
         of_data: the identities of objects that belong to data, whose `state_dict` is not used. Default: none.
-        with_code: False to leave out classes, and the globals of functions. Default: True.
 
     Attributes:
         by_path, by_id: the objects; the globals of a module that functions use are one of them, ``"__main__:"``.
@@ -188,10 +187,8 @@ class Reachable:
         data: Collection[str] = (),
         saved_elsewhere: Collection[str] = (),
         of_data: Collection[int] = (),
-        *,
-        with_code: bool = True,
     ) -> None:
-        self._with_code, self._of_data = with_code, of_data
+        self._of_data = of_data
         self.by_path: dict[str, Entry] = {}
         self.by_id: dict[int, Entry] = {}
         self.stateful: dict[str, Any] = {}
@@ -206,7 +203,7 @@ class Reachable:
         self._entered = 0  # without those that something else saves
         for name, value in roots.items():
             self._add(name, value, name in saved_elsewhere, is_data=name in data)
-        for path, hook, _ in _hooks_of_all() if with_code else ():
+        for path, hook, _ in _hooks_of_all():
             self._add(path, hook)
         while queue := self._waiting or self._read_through_modules() or self._optimizers:
             entry = queue.popleft()
@@ -237,10 +234,10 @@ class Reachable:
         if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
             self._add(path, module, is_saved_elsewhere, is_data=is_data)
             path, is_saved_elsewhere = f"{path}<compiled>", True
-        is_module = isinstance(value, types.ModuleType) and self._with_code and is_users(value.__name__)
+        is_module = isinstance(value, types.ModuleType) and is_users(value.__name__)
         self._modules += [(value, is_data)] if is_module and (value, is_data) not in self._modules else ()
         category = category_of(type(value))
-        is_foreign = category == "class" and not (self._with_code and is_users(value.__module__))
+        is_foreign = category == "class" and not is_users(value.__module__)
         if is_foreign or id(value) in self.by_id or category in ("value", "skipped"):
             return
         self._entered += not is_saved_elsewhere
@@ -268,11 +265,10 @@ class Reachable:
             return ""
         if entry.category == "hidden":
             return f"is a {entry.code.__module__}.{entry.code.__qualname__}"
-        if (size := len(entry.value)) <= MOST_COMPARED:
-            # Constants cannot change in place, and objects listed elsewhere are compared there.
-            parts = (*entry.keys, *entry.parts) if entry.category == "set" or not entry.is_entered else ()
-            if all(is_constant(each) or id(each) in self.by_id for each in parts):
-                return ""
+        # Constants cannot change in place, and objects listed elsewhere are compared there.
+        parts = (*entry.keys, *entry.parts) if entry.category == "set" or not entry.is_entered else ()
+        if (size := len(entry.value)) <= MOST_COMPARED and all(is_constant(each) or self.find(each) for each in parts):
+            return ""
         return "is a set of objects" if entry.is_entered else f"has {size:,} items"
 
     # ---- contents of an object
@@ -292,7 +288,8 @@ class Reachable:
                 if type(value).__module__.startswith("torch._dynamo"):  # it holds its bookkeeping, and the module
                     entry.ignored = frozenset(vars(value))
                 parts = {**value._modules, **value._parameters, **value._buffers}
-                yield from [(f"{path}.{name}", part, True) for name, part in parts.items()]
+                is_saved = entry.is_saved_elsewhere or not entry.is_data  # of data nothing else does
+                yield from [(f"{path}.{name}", part, is_saved) for name, part in parts.items()]
             case "optimizer":
                 self.initial_states |= {id(part) for state in states_of(value) for part in state.values()}
                 yield f"{path}.step", vars(value).get("step"), False  # if it was replaced
@@ -322,10 +319,10 @@ class Reachable:
             yield from parts_of(entry)
         if category == "class":
             yield from _in_class(value)
-        elif category in IN_CONTAINERS and type(value).__module__ not in ("builtins", "collections", "weakref"):
+        elif category in IN_CONTAINERS and type(value).__module__ not in ("builtins", "collections"):
             yield f"{path}.__dict__", getattr(value, "__dict__", None), entry.is_saved_elsewhere
         is_of_class = category in ("module", "optimizer", "object", *IN_CONTAINERS)
-        if self._with_code and is_of_class and type(value) not in self._classes:
+        if is_of_class and type(value) not in self._classes:
             self._classes.add(type(value))
             yield from [(f"{base.__module__}:{base.__qualname__}", base, False) for base in type(value).__mro__]
 
@@ -338,14 +335,15 @@ class Reachable:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             yield f"{path}<{name}>", cell, False
         yield f"{path}.__dict__", function.__dict__, False
-        if not (is_of_users and self._with_code):
+        if not is_of_users:
             return
         # The globals that it uses, and the modules that it imports.
-        names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
-        self._attributes |= {name for name in names.attributes if not name.startswith("__")}
-        for name in sorted(names.imported):
+        variables, attributes, imported = names_in(function.__code__)
+        self._attributes |= {name for name in attributes if not name.startswith("__")}
+        package = function.__globals__.get("__package__") or ""
+        for name in sorted(imported):
             yield from [(each, sys.modules.get(each), False) for each in (name, f"{package}.{name}".strip("."))]
-        yield from self._used(function.__globals__, names.variables)
+        yield from self._used(function.__globals__, variables)
 
     def _used(self, namespace: dict[str, Any], used: Collection[str]) -> Iterator[Child]:
         module = namespace["__name__"]
@@ -361,6 +359,19 @@ class Reachable:
             for path, value, is_saved_elsewhere in self._used(vars(module), self._attributes):
                 self._add(path, value, is_saved_elsewhere, is_data=is_data)
         return self._waiting
+
+
+@functools.cache
+def names_in(code: types.CodeType) -> tuple[frozenset[str], ...]:
+    """The names of globals, of attributes and of imported modules that a code object uses, also in nested functions.
+
+    >>> [sorted(names) for names in names_in(compile("math.pi + f()", "", "eval"))]
+    [['f', 'math'], ['pi'], []]
+    """
+    used = [(each.opname, each.argval) for each in dis.get_instructions(code)]
+    inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    names = ({name for operation, name in used if any(part in operation for part in parts)} for parts in _OPERATIONS)
+    return tuple(frozenset(own).union(*others) for own, *others in zip(names, *inner, strict=True))
 
 
 def is_within(path: str, places: Collection[str]) -> bool:

@@ -11,8 +11,8 @@ from graphtrain.state.content import ContentHash, have_equal_contents
 from graphtrain.state.kinds import KINDS
 from graphtrain.state.reachable import Entry, Reachable, is_within, saved_by_state_dict, state_of
 
-States = dict[str, Mapping[Any, Any]]
-"""Path -> the present `state_dict` of an object, read once in a save or a restore."""
+States = Mapping[str, Mapping[Any, Any]]
+"""Path -> the present `state_dict` of an object, where it was already read."""
 
 
 @final
@@ -25,7 +25,6 @@ class StateSnapshot:
         saved_elsewhere: the names of the roots that something else saves as a whole.
         excluded_ids: the identities of objects that something else saves, and of generators that data restores.
         left_out: paths that are not state; what they lead to is left out too.
-        with_code: False to leave out classes, and the globals of functions. Default: True.
 
     Attributes:
         reachable: the objects, each with its contents.
@@ -33,7 +32,7 @@ class StateSnapshot:
         replaced: path -> the object that `rewire` has put there; what the path leads to is not compared.
         redrawn: the identities of objects that a resume creates again by drawing batches.
         of_data: name of data that does not save itself -> the objects reachable from it.
-        imported: the names of all modules imported so far; None without code.
+        imported: the names of all modules imported so far.
     """
 
     def __init__(
@@ -43,18 +42,16 @@ class StateSnapshot:
         saved_elsewhere: Collection[str] = (),
         excluded_ids: Collection[int] = (),
         left_out: Collection[str] = (),
-        *,
-        with_code: bool = True,
     ) -> None:
         # All that is reachable from data, also if it is reachable from elsewhere.
         followed = [name for name in data if name not in saved_elsewhere]
-        within = {name: Reachable({"data": roots[name]}, ["data"], with_code=with_code) for name in followed}
+        within = {name: Reachable({"data": roots[name]}, ["data"]) for name in followed}
         of_data = {identity for listed in within.values() for identity in listed.by_id}
-        self.reachable = Reachable(roots, data, saved_elsewhere, of_data, with_code=with_code)
+        self.reachable = Reachable(roots, data, saved_elsewhere, of_data)
         self.left_out = tuple(left_out)
         self.replaced: Mapping[str, Any] = {}
         self.redrawn: frozenset[int] = frozenset()
-        self.imported = frozenset(sys.modules) if with_code else None
+        self.imported = frozenset(sys.modules)
         # The generators of data are restored by its source when it is reopened, and here when all is.
         entries = self.reachable.by_path.values()
         self._listed = [each for each in entries if each.category == "generator" or id(each.value) not in excluded_ids]
@@ -89,9 +86,7 @@ class StateSnapshot:
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
         attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
-        if entry.path not in states:
-            states[entry.path] = state_of(entry.value)
-        state = states[entry.path]
+        state = states[entry.path] if entry.path in states else state_of(entry.value)
         common = attributes.keys() & state.keys()
         equal = {name for name in common if have_equal_contents(attributes[name], state[name])}
         return entry.ignored | saved_by_state_dict(entry.value, state) | equal

@@ -79,28 +79,22 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     saved = {key: saved[key] for key in saved if key in names}
     addresses = {key: local_part(each).data_ptr() for key, each in tensors.items() if not is_lazy(each)}
     last = {addresses[key]: key for key in saved if addresses.get(key)}  # of tied ones, the one that stays
-    missing = [key for key in names if key not in saved and addresses.get(key) not in last]
-    tied = {key: last[addresses[key]] for key in saved if addresses.get(key)}
-    problems = {
-        **{key: f"missing in the file: {key}" for key in missing},
-        **{
-            key: f"{key}: in the memory of {other} in the module, and has other values in the file"
-            for key, other in tied.items()
-            if other != key and not (saved[key].is_meta or torch.equal(*map(local_part, (saved[key], saved[other]))))
-        },
-        **{key: f"unknown to the module: {key}" for key in saved if key not in state_dict},
-        **{
-            key: f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(tensors[key])} in the module"
-            for key, tensor in saved.items()
-            if key in tensors and not is_lazy(tensors[key])
-            # Never integers, such as quantised weights, in place of floats.
-            if (tensor.shape, tensor.is_floating_point()) != (tensors[key].shape, tensors[key].is_floating_point())
-        },
-    }
+    problems = [f"missing in the file: {key}" for key in names if key not in saved and addresses.get(key) not in last]
+    for key, tensor in saved.items():
+        present, other = tensors.get(key), saved[last.get(addresses.get(key), key)]
+        if key not in state_dict:
+            problems.append(f"unknown to the module: {key}")
+        elif present is None or is_lazy(present):
+            continue
+        # Never integers, such as quantised weights, in place of floats.
+        elif (tensor.shape, tensor.is_floating_point()) != (present.shape, present.is_floating_point()):
+            problems.append(f"{key}: {dtype_and_shape(tensor)} in the file, {dtype_and_shape(present)} in the module")
+        elif not (other is tensor or tensor.is_meta or torch.equal(local_part(tensor), local_part(other))):
+            tied = f"in the memory of {last[addresses[key]]} in the module"
+            problems.append(f"{key}: {tied}, and has other values in the file")
     if problems:
-        lines = [f"    {line}" for line in problems.values()]
-        more = [f"    ... and {len(lines) - _MOST_PROBLEMS} more"] if len(lines) > _MOST_PROBLEMS else []
-        text = "\n".join([heading, *lines[:_MOST_PROBLEMS], *more])
+        more = [f"... and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
+        text = "\n    ".join([heading, *problems[:_MOST_PROBLEMS], *more])
         part = "load only what fits: --init 'NAME.PATTERN=FILE', in Python load(..., only=['PATTERN'])"
         raise UsageError(text, f"build the model as in the saved run; or {part}")
     return [*saved]

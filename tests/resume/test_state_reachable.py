@@ -91,13 +91,13 @@ PATHS: dict[str, tuple[Callable[[], Any], list[str]]] = {
 @pytest.mark.parametrize("name", PATHS)
 def test_paths_read_as_python_does(name: str) -> None:
     make, paths = PATHS[name]
-    assert {*paths} <= {*Reachable({"a": make()}, with_code=False).by_path}
+    assert {*paths} <= {*Reachable({"a": make()}).by_path}
 
 
 def test_what_a_state_dict_covers() -> None:
     model = with_hooks()
     roots = {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=torch.tensor(0.1)), "meter": Meter()}
-    found = Reachable({**roots, "data": Meter(), "whole": Plain(x=[1])}, ["data"], ["whole"], with_code=False)
+    found = Reachable({**roots, "data": Meter(), "whole": Plain(x=[1])}, ["data"], ["whole"])
     assert list(found.stateful) == ["model", "optimizer", "meter"]
     assert {path for path, reached in found.by_path.items() if reached.is_saved_elsewhere} == {
         "model.0", "model.0.weight", "model.0.weight.grad", "optimizer.param_groups", "optimizer.param_groups[0]",
@@ -111,7 +111,7 @@ def test_what_a_state_dict_covers() -> None:
 
 
 def bounds(root: Any, *whole: Any) -> list[str]:
-    return list(Reachable({"a": root}, *whole, with_code=False).unexamined.values())
+    return list(Reachable({"a": root}, *whole).unexamined.values())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import nn
 from tests.rows import perceptron, row, seeded, squared, stepped
 
 
-@row("that has changed: open it when it is read")
+@row("that may have changed: open it when it is read")
 def open_file() -> dict[str, Any]:
     file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open it stays
     file.writelines(f"{number}\n" for number in range(1, 60))

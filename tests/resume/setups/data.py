@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from graphtrain import Loader
-from tests.rows import batches, perceptron, row, rows, seeded
+from tests.rows import batches, perceptron, row, rows, seeded, squared
 
 
 class Samples(Dataset[torch.Tensor]):
@@ -395,7 +395,7 @@ rows(
     data_that_iterates_over_itself=lambda: seeded(perceptron, train_data=StartingOver()),
 )
 rows(
-    "train_data.dataset.file cannot be saved: it is a _io.BufferedReader that has changed",
+    "train_data.dataset.file cannot be saved: it is a _io.BufferedReader that may have changed",
     file_that_is_read_on=lambda: trained_on(loader(OpenedAtOnce())),
 )
 rows(
@@ -412,6 +412,35 @@ rows(
     own_loader_with_workers_over_data_that_counts_in_a_global=lambda: trained_on(
         Loader(CountedInAGlobal(), batch_size=4, shuffle=True, num_workers=1)
     ),
+)
+
+
+class Normalised(Samples):
+    """Scales its samples by the statistics of a module, and draws; `is_bound` binds them again in every batch."""
+
+    def __init__(self, *, is_bound: bool = False) -> None:
+        super().__init__()
+        self.norm, self.is_bound = torch.nn.BatchNorm1d(3), is_bound
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return (self.samples[index] + torch.rand(())) * self.norm.running_var
+
+    def step(self, model: Any, batch: torch.Tensor) -> torch.Tensor:
+        self.norm(batch.detach())
+        if self.is_bound:
+            self.norm.running_var = self.norm.running_var * 0.9
+        return squared(model, batch)
+
+
+def normalised(**options: bool) -> dict[str, Any]:
+    data = Normalised(**options)
+    return seeded(perceptron, training_step=data.step, train_data=DataLoader(data, 4))
+
+
+rows(needs=("reachable", "data"), module_of_data=normalised)
+rows(
+    "train_data.dataset.norm has other parameters or buffers",
+    module_of_data_whose_buffer_is_bound_again=lambda: normalised(is_bound=True),
 )
 rows(
     "train_data.order cannot be saved: it is a builtins.list_iterator that may have changed",

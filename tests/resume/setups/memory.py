@@ -30,7 +30,7 @@ def array_of_python_that_grows() -> dict[str, Any]:
     return stepped(update)
 
 
-@row()
+@row("is a new ReferenceType")
 def keys_of_a_weak_dictionary() -> dict[str, Any]:
     calls: Any = weakref.WeakKeyDictionary()
 
@@ -41,7 +41,7 @@ def keys_of_a_weak_dictionary() -> dict[str, Any]:
     return seeded(perceptron, training_step=step)
 
 
-@row("is a set of objects")
+@row("is a new ReferenceType")
 def weak_set_that_grows() -> dict[str, Any]:
     modules = [nn.Linear(1, 1) for _ in range(40)]
     used: Any = weakref.WeakSet()
