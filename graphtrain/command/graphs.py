@@ -31,8 +31,7 @@ from graphtrain.graph.registry import (
     summary,
 )
 from graphtrain.kind import Kind
-from graphtrain.kind.parameter import REQUIRED, Parameter
-from graphtrain.kind.trigger import Trigger
+from graphtrain.kind.parameter import REQUIRED, Parameter, plain_value, show_value
 from graphtrain.lazy import imported
 from graphtrain.names import suggestion
 from graphtrain.printable import printable
@@ -199,8 +198,8 @@ def _describe(kind: Kind) -> None:
 
 def _parameter_line(parameter: Parameter, kind: Kind) -> str:
     default = parameter.default
-    text = str(default) if isinstance(default, Trigger) else repr(default)
-    default_text = "required" if default is REQUIRED else f"default {text}"
+    text = "optional" if default is None else f"default {show_value(plain_value(default))}"
+    default_text = "required" if default is REQUIRED else text
     varies = ", or an expression in `reads`" if parameter.name in kind.varying else ""
     return f"{parameter.name}: {parameter.type_name}, {default_text}{varies}"
 

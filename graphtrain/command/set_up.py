@@ -100,7 +100,8 @@ def warm_start(resources: Mapping[str, Any], weights: Mapping[str, Path], notify
         except UsageError:
             raise
         except (OSError, ValueError) as error:
-            raise UsageError(f"--init: `{path}` {getattr(error, 'strerror', None) or error}") from None
+            why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else error
+            raise UsageError(f"--init: `{path}` {why}", "name a file or folder of safetensors, or RUN/best") from None
         load_weights(module, saved, strict=False)  # strict except for the other names of tied parameters
         part = f"{len(saved)} of {len(stored)} tensors" if pattern else "the weights"
         notify(f"--init: `{name}` has {part} of {path}, unless the run continues from a checkpoint")

@@ -41,7 +41,7 @@ class Start:
         if fork is not None and run_dir is not None and run_dir.resolve() == fork.resolve():
             raise UsageError("--fork: the run directory is the one to fork from", "name a new directory with --run-dir")
         if fork is not None and (run_dir is None or not (run_dir / STARTS_FILE).exists()):
-            resume = str(checkpoint_of(fork))
+            resume = str(checkpoint_folder(checkpoint_of(fork), hint="--fork takes a run directory, or RUN/best"))
         hint, saved = "name a checkpoint, or the directory of a run; --resume also takes auto, never", run_dir
         if resume not in ("auto", "never"):
             saved = checkpoint_folder(resume, run_dir, notify, hint=hint)

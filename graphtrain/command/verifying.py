@@ -15,7 +15,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from graphtrain.command.adapted import ScriptOrClass
 from graphtrain.command.cli import app
@@ -154,11 +153,7 @@ def _lines(verdict: Verdict, changes: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-
-    def _train_and_cut(trainer: Any, options: Any) -> Any:
-        return train_with_cuts(trainer, run_dir, kept, number, seed, options.until)
-
-    run_dir, kept, number, seed = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    cuts = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     sys.argv[:5] = ["graphtrain", "run"]  # which the script may read
-    sys.argv += ["--run-dir", str(run_dir)]
-    app(prog_name="graphtrain", obj=_train_and_cut)
+    sys.argv += ["--run-dir", str(cuts[0])]
+    app(prog_name="graphtrain", obj=lambda trainer, options: train_with_cuts(trainer, *cuts, options.until))

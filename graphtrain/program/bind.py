@@ -271,8 +271,8 @@ class Program:
     def problems(self) -> list[Problem]:
         """A problem for each resource that is missing, not read, or not usable; call it once all nodes are compiled."""
         problems, unread = [], self.unread()
-        for name, paths in sorted(self.missing.items()):
-            match, readers = nearest(name, self.resources.keys() - self.read_resources), sorted(paths)
+        for name, readers in sorted((name, sorted(paths)) for name, paths in self.missing.items()):
+            match = nearest(name, self.resources.keys() - self.read_resources - self.plan.main.read)
             hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
             if match is not None:
                 unread.pop(match, None)  # a misspelt name is one problem

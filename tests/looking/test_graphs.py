@@ -144,7 +144,9 @@ def test_nodes_lists_every_kind(command: Command) -> None:
     [
         ("clip", ["max_norm: a number > 0, default inf", "set up with", "optimizer", "`max_norm`"]),
         ("train_batch", ["model, batch, training_step", "window (optional)", "writes", "loss", "backward"]),
-        ("finish", ["after: a trigger", "due"]),
+        ("finish", ['after: a trigger such as "100 steps", default "never"', "due"]),
+        ("checkpoint", ['default "async"', 'default "1 epochs"', "best: a string, optional"]),
+        ("next_batch", ["repeat: true or false, default false"]),
         ("schedule", ["bypassed without", "scheduler"]),
     ],
 )

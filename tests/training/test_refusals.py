@@ -245,6 +245,9 @@ def test_what_is_missing_is_reported_together() -> None:
     with pytest.raises(GraphError) as caught:
         Trainer("fit", notify=str)
     assert [problem.code for problem in caught.value.problems] == ["G301"] * 4
+    with pytest.raises(GraphError, match="training_step") as caught:
+        Trainer("fit", notify=str, train_data=[])
+    assert "did you mean" not in str(caught.value), "`train_data` is read, so it is no misspelt `training_step`"
     with pytest.raises(GraphError) as caught:
         tiny(train_data=Samples(), val_dat=3)
     assert sorted((problem.code, problem.where) for problem in caught.value.problems) == [
