@@ -130,7 +130,7 @@ logging.getLogger("late").warning("late")
         """
 import signal
 signal.signal(signal.SIGALRM, lambda number, frame: sys.stdout.write("alarm\\n"))
-signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.005)
 for step in range(300):
     display.show(snapshot(step=step))
 signal.setitimer(signal.ITIMER_REAL, 0)
