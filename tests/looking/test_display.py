@@ -328,6 +328,18 @@ COURSES: dict[str, Course] = {
             ["step 10  epoch 0.50  loss 0.9", "time: data 25 %  train 75 %"],
         ),
     ],
+    "in an evaluation its place, until it stops": [
+        (
+            0,
+            {"metrics": {"loss": 1.0}, "evaluation": "val", "evaluation_batch": 3, "evaluation_batches": 5},
+            ["step 10  epoch 0.50  loss 1  batch 3/5 of val"],
+        ),
+        (
+            -1,
+            {"metrics": {"loss": 0.9}, "evaluation": "val", "evaluation_batch": 4, "state": "stopped"},
+            ["step 10  epoch 0.50  loss 0.9"],
+        ),
+    ],
     "text of others stays on its line": [(0, {"metrics": {"a\n\x1b[2J": 1.0}}, [r"step 10  epoch 0.50  a\n\x1b[2J 1"])],
 }
 
