@@ -211,7 +211,7 @@ class FakeRank(Ranks):
 
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank, self.world_size = world, rank, world.world_size
-        self.local_rank, self.timeout_seconds = rank, 5.0
+        self.local_rank, self.timeout_seconds = rank, 60.0
         self._thread = threading.current_thread()
 
     def _is_rank(self) -> bool:

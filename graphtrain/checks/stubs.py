@@ -147,13 +147,6 @@ class StubCells(Cells):
 
         return Cell(read)
 
-    def at(self, path: str, name: str) -> Cell:
-        plan_node = self._program.plan.by_path[path]
-        if path not in self._program.by_path and name != "due" and name not in plan_node.kind.parameters:
-            declared = plan_node.kind.fields[name]
-            return constant(declared.default) if declared.stored else Cell(_unknown)
-        return super().at(path, name)
-
     def _changers(self, scope: Scope, expression: Expression) -> list[str]:
         return [f"{scope.path}{name}" for name in changers(self._program.plan, scope, expression)]
 

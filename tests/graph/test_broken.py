@@ -458,6 +458,11 @@ HARMLESS = [
     edited("an average of which one start is within the run", lambda g: g.overlay("swa").set(
         "swa", **{"from": ["5 epochs", "12 epochs"]})),
     edited("an end amid a window, which the end cuts", lambda g: g.guard("finished", "finish.due or next_batch.empty")),
+    edited("windows whose size changes while one is open, which keeps its own", lambda g: g.set(
+        "accumulate", reads={"every": "1 + next_batch.batches % 3"})),
+    edited("a window whose size is a field in a body that does not run", lambda g: g.set("validate", every="never").set(
+        "accumulate", reads={"every": "validate/next_batch.samples"})),
+    edited("an end that a remainder postpones", lambda g: g.guard("ending", "finish.due and step.steps % 4 == 3")),
     edited("a window of one that no guard reads", lambda g: g.redirect("train_batch", "accumulate", "clip")),
     edited("a window of one of another optimizer", lambda g: two_optimizers(g).set("d_batch", reads={
         "window": "accumulate.every"})),

@@ -71,7 +71,7 @@ def serving(*runs: Path, folder: Path | None = None, port: int = 0) -> Iterator[
         thread.start()
 
         def get(path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
             connection.request(method, path, headers=headers)
             answer = connection.getresponse()
             text = answer.read().decode()

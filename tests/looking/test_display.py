@@ -130,7 +130,7 @@ logging.getLogger("late").warning("late")
         """
 import signal
 signal.signal(signal.SIGALRM, lambda number, frame: sys.stdout.write("alarm\\n"))
-signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.005)
 for step in range(300):
     display.show(snapshot(step=step))
 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -326,6 +326,18 @@ COURSES: dict[str, Course] = {
             -1,
             {"metrics": {"loss": 0.9}, "seconds": {"data": 1.0, "train": 3.0}},
             ["step 10  epoch 0.50  loss 0.9", "time: data 25 %  train 75 %"],
+        ),
+    ],
+    "in an evaluation its place, until it stops": [
+        (
+            0,
+            {"metrics": {"loss": 1.0}, "evaluation": "val", "evaluation_batch": 3, "evaluation_batches": 5},
+            ["step 10  epoch 0.50  loss 1  batch 3/5 of val"],
+        ),
+        (
+            -1,
+            {"metrics": {"loss": 0.9}, "evaluation": "val", "evaluation_batch": 4, "state": "stopped"},
+            ["step 10  epoch 0.50  loss 0.9"],
         ),
     ],
     "text of others stays on its line": [(0, {"metrics": {"a\n\x1b[2J": 1.0}}, [r"step 10  epoch 0.50  a\n\x1b[2J 1"])],

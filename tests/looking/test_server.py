@@ -67,7 +67,7 @@ def test_the_page_names_nothing_by_its_root(runs: Path) -> None:
 @pytest.mark.full
 def test_a_change_is_an_event(runs: Path) -> None:
     with serving(runs / "two") as (port, _):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/events")
         events = connection.getresponse()
         assert events.readline() == b"data: changed\n"
@@ -91,7 +91,7 @@ def test_a_run_that_is_killed_is_an_event(in_a_folder: bool, runs: Path, command
     (runs / "two" / "status.json").write_text(json.dumps({**status, "state": "running", "process": killed.pid}))
     shown = {"folder": runs} if in_a_folder else {}
     with serving(*([] if in_a_folder else [runs / "two"]), **shown) as (port, get):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         connection.request("GET", "/events")
         events = connection.getresponse()
         assert events.readline() == b"data: changed\n" and state_of(read(get)) == "running"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-_SECONDS = 120
+_SECONDS = 300
 KILLED = "killed"  # a rank that has neither returned nor raised
 TINY = '''\
 """A model of three weights and a list of batches."""

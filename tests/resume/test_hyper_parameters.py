@@ -26,6 +26,7 @@ def trainer(
     said: list[str] | None = None,
     every: str = "1 steps",
     more: dict[str, Any] | None = None,
+    graph: Graph | None = None,
     **settings: Any,
 ) -> Trainer:
     """A run of a linear model.
@@ -47,7 +48,7 @@ def trainer(
         **(more or {}),
     }
     return Trainer(
-        Graph.load("fit").set("finish", after=f"{steps} steps").set("schedule", every=every),
+        (graph or Graph.load("fit")).set("finish", after=f"{steps} steps").set("schedule", every=every),
         seed=0,
         run_dir=run_dir,
         display=None,
@@ -220,6 +221,22 @@ def test_a_changed_schedule_restarts_with_its_rate(names: str, tmp_path: Path) -
     resumed = trainer(tmp_path, new, lr=0.3)
     resumed.advance(0, from_setup=names)
     assert rates(resumed, 5) == pytest.approx(by_hand(new, 12, lr=0.3)[0][7:], rel=1e-12)
+
+
+def test_each_schedule_of_a_rate_restarts_with_its_own_steps(tmp_path: Path) -> None:
+    graph = Graph.load("fit").insert(
+        "slow", "schedule", after="zero_grad", every="3 steps", reads={"scheduler": "slow"}
+    )
+
+    def of_rate(lr: float) -> Trainer:
+        optimizer = torch.optim.SGD((model := torch.nn.Linear(3, 1)).parameters(), lr)
+        schedules = {"scheduler": SCHEDULES["exponential"](optimizer), "slow": lr_scheduler.StepLR(optimizer, 1, 0.5)}
+        return trainer(tmp_path, graph=graph, more={"model": model, "optimizer": optimizer, **schedules})
+
+    of_rate(0.1).run(until="7 steps")
+    new = of_rate(0.3)
+    new.advance(0, from_setup="optimizer.lr")
+    assert rate(new) == pytest.approx(0.3 * 0.9**7 * 0.5**2, rel=1e-12)
 
 
 SWAPPED: dict[str, tuple[Make | None, Make | None, str]] = {
