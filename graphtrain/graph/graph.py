@@ -184,8 +184,8 @@ def write_new(path: Path, content: bytes) -> None:
         raise UsageError(f"cannot write `{path}`: {error.strerror}") from None
 
 
-_WIDEST = 48  # characters of a column; a wider text has a line to itself
-_CLOCK_WIDTH = 100  # characters
+_WIDEST = 32  # characters of a column; a wider text has a line to itself
+_CLOCK_WIDTH = 68  # characters
 
 
 def _readable(graph: GraphData, indent: str) -> Iterator[str]:
