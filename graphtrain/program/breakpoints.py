@@ -63,7 +63,7 @@ def parse_amount(text: str, graph: GraphData, option: str = "until", example: st
     except ValueError:
         trigger = Trigger("never")
     if trigger.once or trigger.is_never:
-        raise UsageError(f'{option}: expected an amount greater than 0, got "{text}"', f"as in {example}")
+        raise UsageError(f'{option}: expected a number greater than 0 and a unit, got "{text}"', f"as in {example}")
     scopes = [scope for scope in Scope(graph).with_inner() if scope.outer is None or scope.counts_training]
     known = known_units(dict.fromkeys(unit for scope in scopes for unit in scope.graph.units))
     if unknown := next((term for term in trigger.terms if term.unit not in known), None):

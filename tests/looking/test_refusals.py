@@ -293,7 +293,7 @@ REFUSED: list[tuple[str, tuple[str, ...]]] = [
     ("run tiny.py .every=2", ("there is no node ``",)),
     ("run tiny.py lr", ("`lr`", "NAME=VALUE")),
     ("run tiny.py --device gpu", ('no device "gpu"',)),
-    ("run tiny.py --until nonsense", ("until", "nonsense", "500 steps")),
+    ("run tiny.py --until nonsense", ("until", "nonsense", "a number greater than 0 and a unit", "500 steps")),
     ("run tiny.py --until 5_stpes", ("until", "`stpes`", "did you mean `steps`?")),
     ("run tiny.py --resume nowhere", ("no checkpoint `nowhere`", "auto, never")),
     (f"run tiny.py --seed {2**64}", ("--seed", str(2**64))),

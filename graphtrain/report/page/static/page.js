@@ -474,7 +474,7 @@ function compared(a, b, sign) { // numbers before texts; missing values last
 
 function ago(seconds) {
   const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([least]) => seconds >= 2 * least) ?? [1, "s"];
-  return seconds === "" ? "" : `${Math.floor(seconds / size)} ${unit} ago`;
+  return seconds === "" ? "" : `${Math.floor(seconds / size)}\u00a0${unit}\u00a0ago`;
 }
 
 function build() {
