@@ -227,7 +227,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
             for snapshot in run.supplied_later
             for path in changes_since(snapshot).section
         ],
-        *[line for node in run.program.nodes if node.own_attributes for line in node.own_attributes.changed()],
         # A module that lost or gained parts is reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
         *[

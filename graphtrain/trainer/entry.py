@@ -117,7 +117,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     if files is not None:
         changed = environment.changed_data(manifest)
         different = setup_changes(files.setup_of(checkpoint), session.setup, snapshot, changed)
-    parts, lost = [*restored.changes], [*manifest.unknown, *restored.lost]
+    parts, lost = [*restored.changes], [*dict.fromkeys((*manifest.unknown, *restored.lost))]
     by_a_person = environment.changes(manifest)
     if by_a_person or restored.decided:  # so somebody has changed `setup`
         parts += [f"{path} as set up" for path in different]
