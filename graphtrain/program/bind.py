@@ -49,7 +49,6 @@ class ProgramNode:
     bypassed = False
     body: Scope | None = None
     trigger: Any = None
-    own_attributes: Any = None  # of a user's class: what a resume would lose
 
     def __init__(self, plan_node: PlanNode, index: int, instance: Any) -> None:
         self.plan_node, self.kind, self.scope, self.index = plan_node, plan_node.kind, plan_node.scope, index

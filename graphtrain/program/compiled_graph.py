@@ -217,7 +217,7 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
             is_same &= part.kind == "resource"  # a slot would be that of the former program
             is_same &= program.resources.get(part.name) is former.resources.get(part.name)
         if is_same:
-            node.instance, node.own_attributes = old.instance, old.own_attributes
+            node.instance = old.instance
             node.fields = node.arguments = vars(old.instance)
             kept.add(node)
     return kept

@@ -2,58 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, final
+from collections.abc import Collection, Iterator, Mapping
 
-from graphtrain.program.bind import ProgramNode
+from graphtrain.plan.scope import Scope
+from graphtrain.program.bind import Program, ProgramNode
+from graphtrain.program.stateful_objects import StatefulObjects
+from graphtrain.state.code_names import names_in
 from graphtrain.state.content import ContentHash
-from graphtrain.state.kinds import is_users
+from graphtrain.state.kinds import KINDS, is_users
+
+Hashes = Mapping[str, Mapping[str, str]]
+"""Path of a node -> attribute -> the hash of its contents; empty for an iterator, whose position does not show."""
 
 
-@final
-class OwnAttributes:
-    """The attributes of one node, as they were when it was set up.
+def own_attributes(run: StatefulObjects) -> Hashes:
+    """Those of the nodes whose kind is a class of the user without a `state_dict`, as they are now."""
+    paths = {id(node.instance): node.path for node in run.program.nodes}
+    listed = run.snapshot.reachable.path_of if run.snapshot is not None else paths.get
+    hashes: dict[str, dict[str, str]] = {}
+    for node in run.program.nodes:
+        kind, instance = node.kind, node.instance
+        if kind.keeps_state or node.bypassed or not is_users(type(instance).__module__):
+            continue
+        shipped = [base for base in type(instance).__mro__ if not is_users(base.__module__)]
+        codes = [getattr(value, "__code__", None) for base in shipped for value in vars(base).values()]
+        others = {name for code in codes if code is not None for name in code.co_names}
+        hashes[node.path] = {}
+        for name, value in zip(*KINDS["object"].contents(instance), strict=True):
+            if name not in others | kind.fields.keys() | node.plan_node.expressions.keys():
+                content = ContentHash(lambda part: paths.get(id(part)) or listed(part))
+                content.add(value)
+                hashes[node.path][name] = content.hexdigest() if content.is_whole else ""
+    return hashes
+
+
+def changed_attributes(
+    program: Program, before: Hashes, now: Hashes, visited: Collection[Scope] | None = None
+) -> Iterator[str]:
+    """A notice for each attribute that has changed.
 
     Arguments:
-        place_of: the path of an object that is saved with the resources; None for others.
+        visited: at a resume, the graphs around the position: `before` is what was saved, `now` after `setup`.
     """
-
-    def __init__(self, node: ProgramNode, place_of: Callable[[Any], str | None]) -> None:
-        self._node, self._before = node, dict[str, str]()
-        self._place_of = lambda part: node.path if part is node.instance else place_of(part)
-        kind, shipped = node.kind, [base for base in type(node.instance).__mro__ if not is_users(base.__module__)]
-        codes = [getattr(value, "__code__", None) for base in shipped for value in vars(base).values()]
-        self._others = kind.fields.keys() | kind.parameters.keys()
-        self._others |= {name for code in codes if code is not None for name in code.co_names}
-
-    def note(self) -> None:
-        """Note the attributes now, after `setup`."""
-        self._before = self._hashes()
-
-    def changed(self) -> Iterator[str]:
-        """A notice for each attribute that has changed since.
-
-        A body sets its nodes up again at each visit, so an attribute that `setup` names does not outlive the visit.
-        """
-        node, now = self._node, self._hashes()
-        setup = getattr(node.kind.implementation, "setup", None) if node.scope.path else None
-        renewed = setup.__code__.co_names if setup is not None else ()
-        for name in sorted(now.keys() | self._before.keys()):
-            if now.get(name) != self._before.get(name) and name not in renewed:
-                yield f"`{node.path}` has changed its `{name}`, which is not saved: make it progress"
-
-    def _hashes(self) -> dict[str, str]:
-        hashes = {}
-        for name, value in vars(self._node.instance).items():
-            if name not in self._others:
-                content = ContentHash(self._place_of)
-                content.add(value)
-                hashes[name] = content.hexdigest()
-        return hashes
+    for path, attributes in now.items():
+        node, saved = program.by_path[path], before.get(path, attributes)
+        names = saved.keys() | (attributes.keys() if visited is None else ())
+        for name in sorted(names - ({*()} if node.scope in (visited or ()) else _renewed(node))):
+            if not attributes.get(name) or attributes[name] != saved.get(name):
+                yield f"`{path}` has changed its `{name}`, which is not saved: make it progress"
 
 
-def own_attributes(node: ProgramNode, place_of: Callable[[Any], str | None]) -> OwnAttributes | None:
-    """Those of a node whose kind is a class of the user without a `state_dict`; None for any other."""
-    implementation = node.kind.implementation
-    is_own = isinstance(implementation, type) and is_users(implementation.__module__)
-    return OwnAttributes(node, place_of) if is_own and not node.kind.keeps_state and not node.bypassed else None
+def _renewed(node: ProgramNode) -> set[str]:
+    """The attributes that `setup`, or a method that it names, assigns: they do not outlive the visit of a body."""
+    kind = node.kind.implementation
+    setup = getattr(kind, "setup", None) if node.scope.path else None
+    methods = [setup, *[getattr(kind, name, None) for name in names_in(setup.__code__).attributes]] if setup else []
+    return {name for each in methods if hasattr(each, "__code__") for name in names_in(each.__code__).assigned}

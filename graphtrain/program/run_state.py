@@ -228,7 +228,6 @@ def _capture_reachable(run: StatefulObjects, alive: set[str]) -> Section:
             for path in changes_since(snapshot).section
             if not path.endswith(":")  # the globals of a module
         ],
-        *[line for node in run.program.nodes if node.own_attributes for line in node.own_attributes.changed()],
         # A module that lost or gained parts is reported once, by its parameters.
         *[line for line in changed.unknown if not (lost and OTHER_SUBMODULES in line)],
         *[

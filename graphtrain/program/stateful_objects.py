@@ -15,7 +15,6 @@ from graphtrain.errors import UsageError
 from graphtrain.names import suggestion
 from graphtrain.printable import shown_path
 from graphtrain.program.bind import Program
-from graphtrain.program.own_attributes import own_attributes
 from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import changes_since
 from graphtrain.state.codec import StateReader, StateWriter
@@ -143,8 +142,6 @@ class StatefulObjects:
         known = {id(value) for value in stateful.values()}
         stateful |= {path: value for path, value in snapshot.stateful.items() if id(value) not in known}
         self.objects = SavedObjects(stateful, former.objects if former is not None else None)
-        for node in self.program.nodes:
-            node.own_attributes = node.own_attributes or own_attributes(node, snapshot.reachable.path_of)
         if former is None:
             return
         # Of objects supplied since then, only the `state_dict` is saved.

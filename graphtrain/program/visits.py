@@ -81,8 +81,6 @@ class Visits:
         for node in sorted(nodes, key=operator.attrgetter("path")):
             if not node.bypassed and node not in ready:
                 self.setups[node.index]()
-                if node.own_attributes is not None:
-                    node.own_attributes.note()
         for node in nodes:
             try:
                 if node.trigger is not None:

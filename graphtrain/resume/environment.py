@@ -95,17 +95,22 @@ def run_environment(
         "numpy": numpy.__version__,
         "machine": platform.machine(),
         "platform": sys.platform,
-        "threads": torch.get_num_threads(),
+        **torch_settings(),
         "cuda": torch.version.cuda or "",
         # A run on the host does not look for another device, which would be in use then.
         "device": f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type,
         "deterministic": deterministic,
         "seed": seed,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "torch.compile": quoted(compiled, 3) if compiled else "nothing",
     }
     origin = provenance(Path(about["script"]) if about.get("script") else None)
     return RunEnvironment(origin, fingerprints(resources), environment, about)
+
+
+def torch_settings() -> dict[str, Any]:
+    """The settings of torch that decide bits, which training may change: each save notes them."""
+    precision, dtype = torch.get_float32_matmul_precision(), str(torch.get_default_dtype())
+    return {"threads": torch.get_num_threads(), "float32_matmul_precision": precision, "default_dtype": dtype}
 
 
 def _argument_changes(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,9 @@ from graphtrain.graph.renaming import Renaming
 from graphtrain.plan.scope import resource_copies
 from graphtrain.printable import one_line
 from graphtrain.program import run_state
+from graphtrain.program.own_attributes import changed_attributes, own_attributes
 from graphtrain.program.run_state import SECTIONS, Exemptions, RunState, Section
+from graphtrain.resume.environment import torch_settings
 from graphtrain.resume.hyper_parameters import SettingChange
 from graphtrain.resume.session import Session, other_kinds
 from graphtrain.state.codec import MALFORMED
@@ -46,12 +48,14 @@ def graph_change(checkpoint: Checkpoint, now: EditableGraph, rename: Mapping[str
 
 def capture(run: Session) -> tuple[RunState, Manifest]:
     """The content of a checkpoint at this moment: the state, which shares its tensors with the run, and the facts."""
-    compiled, loop = run.compiled, run.loop
+    compiled, loop, setup = run.compiled, run.loop, run.environment
     state = run_state.capture(compiled.state, run.alive)
     place = compiled.run_clock.of_row()
+    attributes = own_attributes(compiled.state)
+    run.attributes = run.attributes or attributes
     graph, graph_hash = compiled.saved_graph
     facts = Manifest(
-        **(vars(run.environment) if run.environment is not None else {}),
+        **(vars(setup) | {"environment": {**setup.environment, **torch_settings()}} if setup is not None else {}),
         graph=graph,
         graph_hash=graph_hash,
         position=run.path,
@@ -63,7 +67,8 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         ranks=run.world.world_size,
         metrics=compiled.state.recorder.recorded_now(),
         seconds=run.watch.seconds(),
-        unknown=compiled.state.unknown,
+        unknown=[*compiled.state.unknown, *changed_attributes(compiled.program, run.attributes, attributes)],
+        attributes=attributes,
         not_state=sorted(compiled.state.left_out),
         hyper_parameters=run.hyper_parameters.values,
     )
@@ -130,6 +135,10 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
     ]
     lost = [*compiled.state.data_state.differences(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(changed))
+    if not difference.changes:
+        saved = {renaming.path(path): hashes for path, hashes in manifest.attributes.items()}
+        around = compiled.program.nodes[run.loop.position].scope.around
+        lost += changed_attributes(compiled.program, saved, own_attributes(compiled.state), around)
     # The digests can only be equal if everything was saved and restored.
     if not any((as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.changes)):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]

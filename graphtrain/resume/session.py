@@ -20,6 +20,7 @@ from graphtrain.program import run_state
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
+from graphtrain.program.own_attributes import Hashes
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
@@ -57,6 +58,7 @@ class Session:
         resources: the present ones, by name.
         setup: hashes of what `setup` created, by path.
         environment: None if no checkpoint is written or read.
+        attributes: those of the user's nodes when the run began, as hashes.
     """
 
     environment: RunEnvironment | None = None
@@ -121,6 +123,7 @@ class Session:
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop = Loop(self.compiled.start, self.requests)
         self.setup: dict[str, str] = {}
+        self.attributes: Hashes = {}
 
     # ---- the position
 

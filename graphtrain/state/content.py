@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from graphtrain.state.generators import generator_of
-from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, WATCHED, category_of, is_constant
+from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, WATCHED, WRAPPERS, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
 MOST_BYTES = 2**30
@@ -38,8 +38,8 @@ def _plain(value: Any) -> list[Any]:
 class ContentHash:
     """A hash of the contents of values, nested to any depth.
 
-    Functions and classes are hashed by name; locks, files, iterators and hidden state by type. Once the limits are
-    reached, a tensor is hashed by 1,024 of its elements, and a container by its length.
+    Functions and classes are hashed by name, with closures; locks, files, iterators and hidden state by type. Once the
+    limits are reached, a tensor is hashed by 1,024 of its elements, and a container by its length.
 
     Arguments:
         place_of: returns the path of an object that is compared separately, which is hashed instead; None for others.
@@ -48,7 +48,7 @@ class ContentHash:
 
     Attributes:
         hexdigest: returns the hash of what was added so far.
-        is_whole: False once a limit was reached.
+        is_whole: False once a limit was reached, or an iterator was added.
 
     >>> def hashed(value):
     ...     content = ContentHash(); content.add(value); return content.hexdigest()
@@ -97,6 +97,8 @@ class ContentHash:
         self._hash.update(msgpack.packb([*parts], default=_plain, strict_types=True, unicode_errors="surrogatepass"))
 
     def _add_content(self, value: Any) -> None:
+        while type(value) in WRAPPERS:  # such as a method of a random generator
+            value = getattr(value, WRAPPERS[type(value)])
         kind, category = type(value), category_of(type(value))
         if category == "value":
             plain = value.tobytes() if isinstance(value, numpy.generic) else value
@@ -124,6 +126,8 @@ class ContentHash:
                 self._text(len(members), *sorted(map(content_hash, plain)))
             case _ if category not in KINDS or category in ("function", "class"):
                 self._text(getattr(value, "__qualname__", ""))
+                self.is_whole &= category != "iterator"
+                self._waiting += getattr(value, "__closure__", None) or ()
             case _:
                 keys, parts = KINDS[category].contents(value)
                 if KINDS[category].is_named:  # nor have names

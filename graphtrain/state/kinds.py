@@ -69,7 +69,7 @@ WATCHED: Mapping[Any, Callable[[Any], Any]] = {
     ),
 }
 # Wrappers, which are followed to the object that they wrap: type -> attribute.
-WRAPPER_ATTRIBUTES: dict[type, str] = {
+WRAPPERS: dict[type, str] = {
     types.BuiltinFunctionType: "__self__",
     type(functools.cache(len)): "__wrapped__",
     staticmethod: "__wrapped__",

@@ -25,7 +25,7 @@ from graphtrain.state.kinds import (
     KINDS,
     MOST_COMPARED,
     NOT_STATE,
-    WRAPPER_ATTRIBUTES,
+    WRAPPERS,
     Category,
     Contents,
     Namespace,
@@ -48,7 +48,7 @@ _IGNORED = {
     torch.nn.Module: frozenset(vars(torch.nn.Module())) | {
         "_compiled_call_impl", "_version", "_initialize_hook", "_load_hook",  # of lazy ones, until their first batch
     },
-    torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
+    torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) - {"defaults"} | {
         "step",  # which schedulers wrap
         "_opt_called", "_step_count", "_need_device_dtype_check_for_fused",
         "_step_supports_amp_scaling",
@@ -228,8 +228,8 @@ class Reachable:
         return entry.path if entry is not None else None
 
     def _add(self, path: str, value: Any, is_saved_elsewhere: bool = False, *, is_data: bool = False) -> None:
-        while type(value) in WRAPPER_ATTRIBUTES:  # followed to what it wraps
-            name = WRAPPER_ATTRIBUTES[type(value)]
+        while type(value) in WRAPPERS:  # followed to what it wraps
+            name = WRAPPERS[type(value)]
             path, value = f"{path}.{name}", getattr(value, name)
         if (module := uncompiled(value)) is not value:  # named as it is without `torch.compile`
             self._add(path, module, is_saved_elsewhere, is_data=is_data)
@@ -419,7 +419,8 @@ def _hooks_of_all() -> Iterator[Child]:
 
 
 def _in_class(kind: type) -> Iterator[Child]:
-    """The functions of a class of the user that are not among its contents: properties and special methods."""
+    """What is not among the contents of a class of the user: its metaclass, properties and special methods."""
+    yield f"{type(kind).__module__}:{type(kind).__qualname__}", type(kind), False
     for name, part in vars(kind).items():
         is_property = isinstance(part, property | functools.cached_property)
         functions = [getattr(part, each, None) for each in ("func", "fget", "fset", "fdel")] if is_property else [part]

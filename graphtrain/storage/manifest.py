@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.msgpack"
-RANK_FACTS = frozenset({"data_content", "unknown"})
+RANK_FACTS = frozenset({"attributes", "data_content", "unknown"})
 """The fields whose values may differ between ranks; `rank_facts` has those of each."""
 
 _MOST_BYTES_OF_A_NAME = 255
@@ -59,6 +59,7 @@ class Manifest:
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last recorded values
     run: str = ""  # the identity of the run
     unknown: Sequence[str] = field(default_factory=list)  # a notice for everything that could not be saved
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of nodes of the user: path -> hashes
     not_finite: str = ""  # the path of a weight that is infinite or NaN; empty if there is none
     ranked: Mapping[str, float] = field(default_factory=dict)  # metric -> value, where it was recorded
     ranked_by: Mapping[str, Sequence[str]] = field(default_factory=dict)  # node -> its metric and mode

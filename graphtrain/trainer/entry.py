@@ -118,7 +118,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     if files is not None:
         changed = [*environment.changed_data(manifest), *restored.taken]
         different = setup_changes(files.setup_of(checkpoint), session.setup, snapshot, changed)
-    parts, lost = [*restored.changes], [*manifest.unknown, *restored.lost]
+    parts, lost = [*restored.changes], [*dict.fromkeys((*manifest.unknown, *restored.lost))]
     environment_changes = environment.changes(manifest)
     if environment_changes or restored.decided:  # so somebody has changed `setup`
         parts += [f"{path} as set up" for path in different]

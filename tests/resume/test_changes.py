@@ -347,6 +347,33 @@ def test_versions_and_threads_are_compared(name: str, tmp_path: Path, monkeypatc
 # ---- what is left out, and what cannot be put back
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "threads 2 -> 1"),
+        (lambda: torch.set_default_dtype(torch.float64), "default_dtype torch.float64 -> torch.float32"),
+    ],
+)
+def test_a_setting_of_torch_that_training_changes_is_named(change: Any, named: str, tmp_path: Path) -> None:
+    def train(until: str | None) -> list[str]:
+        def step(model: Any, batch: Any, step: int) -> Any:
+            if step == 1:
+                change()
+            return model(batch).sum()
+
+        torch.set_num_threads(1)
+        model, lines = torch.nn.Linear(2, 1), list[str]()
+        Trainer(
+            fit(epochs=1), run_dir=tmp_path, display=None, notify=lines.append, training_step=step, model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1), train_data=[torch.ones(4, 2)] * 4,
+        ).run(until=until)  # fmt: skip
+        return lines
+
+    in_a_process(lambda: train("2 steps"))
+    line = next(line for line in in_a_process(lambda: train(None)) if line.startswith("resumed"))
+    assert line.endswith(f"exact except for what changed: {named}")
+
+
 def test_what_is_left_out_is_neither_compared_nor_saved_nor_restored(tmp_path: Path) -> None:
     def prepare(model: Any, task: Any, process: int) -> None:
         task.scale, task.noise = float(process), torch.full((2,), float(process))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from graphtrain import Graph, Trainer, fit, node
-from graphtrain.program.own_attributes import OwnAttributes
+from graphtrain.resume import restore
 
 
 class Box:
@@ -67,6 +68,91 @@ class Draws(Shrinks):
 
 
 @node
+class CountsInAClosure(Shrinks):
+    def setup(self, model: Any) -> None:
+        calls = [0]
+        self._count = lambda: calls.append(0) or len(calls)
+
+    def __call__(self, model: Any) -> None:
+        self.shrink(model, self._count())
+
+
+@node
+class CountsInAnIterator(Shrinks):
+    def setup(self, model: Any) -> None:
+        self._count = itertools.count(1)
+
+    def __call__(self, model: Any) -> None:
+        self.shrink(model, next(self._count))
+
+
+@node
+class CountsInASlot(Shrinks):
+    __slots__ = ("_count",)
+
+    def setup(self, model: Any) -> None:
+        self._count = 0
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, self._count)
+
+
+@node
+class CountsInAParameter(Shrinks):
+    _count: float = 0.0
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, self._count)
+
+
+@node
+class DrawsByAMethod(Shrinks):
+    def setup(self, model: Any) -> None:
+        self._count = random.Random(3).random
+
+    def __call__(self, model: Any) -> None:
+        self.shrink(model, self._count())
+
+
+@node
+class RemembersTheWeights(Shrinks):
+    """Its `setup` makes something else after a resume, of the weights of then."""
+
+    def setup(self, model: Any) -> None:
+        self._count = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def __call__(self, model: Any) -> None:
+        self.shrink(model, float(self._count[0].abs().sum()))
+
+
+@node
+class CountsInABody(Shrinks):
+    """Starts again at each visit, by a method that `setup` calls."""
+
+    def setup(self, model: Any) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._count = 0
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, self._count)
+
+
+@node
+class CountsThroughBodies(Shrinks):
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, self._count)
+
+
+@node
 class OnlyReads(Shrinks):
     """What it keeps is of the model, or stays as it was set up."""
 
@@ -88,37 +174,70 @@ class CollectsInABody:
         self._seen.append(len(self._seen))
 
 
-def cut(graph: Graph, run_dir: Path) -> tuple[str, str]:
-    """Whether a run that is cut and resumed ends as the whole one does, and what the resume says."""
+def cut(graph: Graph, run_dir: Path, at: str | int = "6 batches") -> tuple[str, str]:
+    """Whether a run that is cut and resumed ends as the whole one does, and what the resume says.
+
+    Arguments:
+        at: an amount; or how many visits of the node `own` in the validation come before the cut.
+    """
     digests, lines = [], list[str]()
-    for folder, until in (("whole", None), ("cut", "6 batches"), ("cut", None)):
+    for folder, until in (("whole", None), ("cut", at), ("cut", None)):
         torch.manual_seed(0)
         model = torch.nn.Linear(2, 1)
         trainer = Trainer(
             graph, run_dir=run_dir / folder, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            train_data=[torch.ones(4, 2)] * 4, val_data=[torch.ones(4, 2)], display=None, notify=lines.append,
+            train_data=[torch.ones(4, 2)] * 4, val_data=[torch.ones(4, 2)] * 3, display=None, notify=lines.append,
             training_step=lambda model, batch: model(batch).mean(), validation_step=lambda model, batch: 1.0,
         )  # fmt: skip
-        trainer.run(until=until)
+        if isinstance(until, int):
+            for _ in range(until):
+                while trainer.advance() != "validate/own":
+                    pass
+            trainer.advance()
+            trainer.save()
+        else:
+            trainer.run(until=until)
         digests.append([parameter.tolist() for parameter in model.parameters()])
     (resumed,) = [line for line in lines if line.startswith("resumed")]
     return "same" if digests[0] == digests[2] else "differs", resumed
 
 
-@pytest.mark.parametrize("kind", [CountsInANumber, CountsInAnObject, CountsInATensor, Draws])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        CountsInANumber, CountsInAnObject, CountsInATensor, CountsInAClosure, CountsInAnIterator, CountsInASlot,
+        CountsInAParameter, Draws, DrawsByAMethod, RemembersTheWeights,
+    ],
+)  # fmt: skip
 def test_an_attribute_that_changes_is_named(kind: Any, tmp_path: Path) -> None:
     result, resumed = cut(fit(epochs=2).insert("own", kind, after="step"), tmp_path)
     assert result == "differs"
     assert "not exact: `own` has changed its `_count`, which is not saved: make it progress" in resumed
 
 
+def in_a_body(kind: Any) -> Graph:
+    return fit(epochs=2).set("validate", graph=Graph.load("evaluate").insert("own", kind, after="eval_batch"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [(CountsInABody, 2), (CountsInABody, 5), (CountsThroughBodies, 4), (CountsThroughBodies, "6 batches")],
+)
+def test_an_attribute_in_a_body_is_named(kind: Any, at: str | int, tmp_path: Path) -> None:
+    result, resumed = cut(in_a_body(kind), tmp_path, at)
+    assert result == "differs"
+    assert resumed.endswith("not exact: `validate/own` has changed its `_count`, which is not saved: make it progress")
+
+
 @pytest.mark.parametrize(
     "graph",
     [
         fit(epochs=2).insert("own", OnlyReads, after="step"),
-        fit(epochs=2).set("validate", graph=Graph.load("evaluate").insert("own", CollectsInABody, after="eval_batch")),
+        in_a_body(CollectsInABody),
+        in_a_body(CountsInABody),
+        in_a_body(OnlyReads),
     ],
-    ids=["an attribute of the model's weights", "a list that setup makes in a body"],
+    ids=["the weights", "a list that setup makes in a body", "a number that a method makes", "the weights, in a body"],
 )
 def test_what_does_not_change_is_exact(graph: Graph, tmp_path: Path) -> None:
     result, resumed = cut(graph, tmp_path)
@@ -126,6 +245,6 @@ def test_what_does_not_change_is_exact(graph: Graph, tmp_path: Path) -> None:
 
 
 def test_without_the_comparison_it_would_be_called_exact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(OwnAttributes, "changed", lambda self: iter(()))
+    monkeypatch.setattr(restore, "changed_attributes", lambda *arguments: iter(()))
     _, resumed = cut(fit(epochs=2).insert("own", CountsInANumber, after="step"), tmp_path)
     assert "not exact" not in resumed

@@ -48,6 +48,7 @@ OF_THE_PROCESS = {
     "hook_of_all_modules",
     "lookahead_around_adam",  # torch wraps `step` of its class, from which that of another row is derived
     "module_first_imported_by_the_step",
+    "only_object_of_a_class",
     "own_loader_with_workers_over_data_that_counts_in_a_global",
     "slot_that_a_state_dict_alone_leads_to",
 } | {name for name in ROWS if "file" in name}

@@ -52,6 +52,30 @@ class Registry:
         return squared(model, batch) / cls.losses["last"]
 
 
+class OnlyOne(type):
+    """A metaclass that keeps the only object of each class."""
+
+    made: ClassVar[dict[type, Any]] = {}
+
+    def __call__(cls, *arguments: Any) -> Any:
+        return cls.made.setdefault(cls, super().__call__(*arguments))
+
+
+class Tracker(metaclass=OnlyOne):
+    def __init__(self) -> None:
+        self.steps = 0
+
+
+@row()
+def only_object_of_a_class() -> dict[str, Any]:
+    def step(model: Any, batch: Any) -> torch.Tensor:
+        tracker = Tracker()
+        tracker.steps += 1
+        return squared(model, batch) / tracker.steps
+
+    return seeded(perceptron, training_step=step)
+
+
 class Phase(enum.Enum):
     WARM = "warm"
     COLD = "cold"
