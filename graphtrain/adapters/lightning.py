@@ -21,9 +21,9 @@ from lightning.pytorch.core.optimizer import (
     _configure_schedulers_manual_opt,
 )
 
-from graphtrain import Graph, PlannedRun, UsageError, described
+from graphtrain import Graph, UsageError, described
 from graphtrain.adapters import lightning_nodes as nodes
-from graphtrain.adapters.lightning_flags import CALLBACKS, REFUSED_CALLBACKS, SHOWN, check_flags, with_flags
+from graphtrain.adapters.lightning_flags import CALLBACKS, REFUSED_CALLBACKS, SHOWN, check_flags, in_full, with_flags
 from graphtrain.adapters.lightning_trainer import STAGES, ModuleTrainer, base_of, listed, overridden
 
 _BATCH = {"epoch": "next_batch.epoch", "batch_index": "next_batch.batch_index"}
@@ -95,6 +95,7 @@ def setup(
     ([], <Node finish: after = "2 epochs">)
     """
     check_flags(trainer_flags)
+    trainer_flags = in_full(trainer_flags)
     if stage not in ("fit", "test", "predict"):
         raise UsageError(f"stage={stage!r} is no graph of a module", 'use "fit", "test" or "predict"')
     for value, expected in ((module, "LightningModule"), (datamodule, "LightningDataModule")):
@@ -148,8 +149,10 @@ def _callbacks(trainer: ModuleTrainer, callbacks: Any) -> list[tuple[str, dict[s
         known = base_of(callback, *CALLBACKS, *SHOWN)
         name = "" if known is None else known.__name__
         left = "" if known is None else _left_out(callback, known, pairs)
-        if left and name == "EarlyStopping":  # its other methods are called
-            name = ""
+        if name == "EarlyStopping":  # a node where it takes each value, once an epoch; otherwise it is called
+            usual = (trainer.check_val_every_n_epoch, str(trainer.val_check_interval)) == (1, "1.0") and callback.strict
+            if left or not usual or callback.patience < 1 or callback._check_on_train_epoch_end is not None:
+                name = ""
         elif left:
             warnings.warn(f"{left}: {name} is {_IN_PLACE[name]}", stacklevel=3)
         if name not in SHOWN:
@@ -192,16 +195,24 @@ def _data(trainer: ModuleTrainer, name: str, data: Any = None) -> Any:
         raise UsageError(f'the {name} data is a CombinedLoader of the mode "{other}"', f'give it the mode "{mode}"')
     data = getattr(data, "iterables", data)  # of a CombinedLoader
     if name == "train":
+        if isinstance(data, list | tuple) and any(isinstance(each, torch.utils.data.DataLoader) for each in data):
+            raise UsageError("the train data is a list of loaders", "name them: {'a': ..., 'b': ...}, as batches are")
         trainer.train_dataloader = data
         return data
+    setattr(trainer, f"{name}_dataloaders", data)
     if isinstance(data, list | tuple) and not isinstance(data[0], torch.Tensor):
         data = {str(number): loader for number, loader in enumerate(data)} if len(data) > 1 else data[0]
     loaders = data.values() if isinstance(data, Mapping) else [] if data is None else [data]
     limit = getattr(trainer, f"limit_{name}_batches")
-    most = limit if isinstance(limit, int) else math.inf
-    setattr(trainer, f"num_{name}_batches", [min(_length(loader), most) for loader in loaders])
-    setattr(trainer, f"{name}_dataloaders", data)
+    setattr(trainer, f"num_{name}_batches", [_limited(_length(loader), limit) for loader in loaders])
     return data
+
+
+def _limited(length: int | float, limit: int | float) -> int | float:
+    """The batches within a limit. Lightning rounds a share down as it is in binary: 0.29 of 100 batches are 28."""
+    if isinstance(limit, int):
+        return min(length, limit)
+    return length if length == math.inf else int(length * limit)
 
 
 def _length(data: Any) -> int | float:
@@ -235,14 +246,9 @@ def _fitting(trainer: ModuleTrainer, flags: dict[str, Any], train: Any, val: Any
     if train is None:
         raise UsageError("there is no training data", "give train_dataloaders=..., or a datamodule")
     val = _data(trainer, "val", val) if overridden(module, "validation_step") else None
-    length = _length(train)
-    batches = None if length == math.inf else int(length)
+    number = trainer.num_training_batches = _limited(_length(train), trainer.limit_train_batches)
+    batches = None if number == math.inf else int(number)
     graph = with_flags(Graph.load("fit"), flags, batches)
-    trainer.num_training_batches = min(length, graph.nodes["next_batch"].parameters.get("limit", math.inf))
-    try:
-        trainer.estimated_stepping_batches = PlannedRun(graph, notify=lambda line: None).steps(train)
-    except UsageError:
-        trainer.estimated_stepping_batches = math.inf
     optimizers, automatic = _numbered("optimizer", _optimizers(trainer)), module.automatic_optimization
     resources = {"model": module, "train_data": train, "training_step": nodes.training_step, **optimizers}
     resources["not_state"] = ["model._metric_attributes"]
@@ -302,7 +308,7 @@ def _optimizers(trainer: ModuleTrainer) -> list[Any]:
             f"`configure_optimizers` returned {len(optimizers)} optimizers, and automatic optimization steps one",
             "set automatic_optimization = False; as a graph, `gan` or `yielding` have a node for each",
         )
-    trainer.optimizers = optimizers
+    trainer.optimizers, trainer.fixed = optimizers, {*trainer.fixed, "optimizers"}
     if automatic and not overridden(trainer.model, "optimizer_step"):
         optimizers[0].register_step_post_hook(trainer.count)
     trainer.lr_scheduler_configs = (

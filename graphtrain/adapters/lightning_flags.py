@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from graphtrain import Graph, UsageError, suggestion
@@ -37,21 +37,26 @@ def _ending(graph: Graph, _: Any, flags: Flags) -> Graph:
     return graph.set("finish", after=_any_of(after or ["never" if -1 in amounts.values() else "1000 epochs"]))
 
 
-def _limited(graph: Graph, node: str, value: Any, batches: int | None = None) -> Graph:
+def _limited(graph: Graph, node: str, name: str, value: Any, batches: int | None = None) -> Graph:
     if value is None or (isinstance(value, float) and value == 1.0):
         return graph
-    # Lightning rounds a share down as it is in binary: 0.29 of 100 batches are 28.
-    return graph.set(node, limit=int(value * batches) if isinstance(value, float) and batches else value)
+    return graph.set(node, **{name: batches if isinstance(value, float) and batches else value})
 
 
 def _validations(graph: Graph, _: Any, flags: Flags) -> Graph:
     interval, epochs = flags.get("val_check_interval", 1.0), flags.get("check_val_every_n_epoch", 1)
-    if not isinstance(interval, int | float):
+    batches = flags["batches"]
+    if flags.get("limit_val_batches") == 0:
+        every = "never"
+    elif not isinstance(interval, int | float):
         every = _seconds("val_check_interval", interval)
     elif isinstance(interval, int):
+        if batches and epochs is not None and interval > batches:
+            hint = "check_val_every_n_epoch=None counts the batches of all epochs"
+            raise UsageError(f"val_check_interval={interval}: an epoch has {batches} batches", hint)
         every = f"{interval} {'batches' if epochs is None else 'epoch_batches'}"
-    elif interval < 1.0 and flags.get("batches"):
-        every = f"{max(int(flags['batches'] * interval), 1)} epoch_batches"
+    elif interval < 1.0 and batches:
+        every = f"{max(int(batches * interval), 1)} epoch_batches"
     else:
         every = f"{interval if interval < 1.0 else epochs} epochs"
     graph = graph.set("validate", every=every)
@@ -77,13 +82,6 @@ def _precision(graph: Graph, value: Any, _: Flags) -> Graph:
     if name == "16-mixed":
         return graph.overlay("fp16")
     return graph if name == "32-true" else graph.set("train_batch", precision=name)
-
-
-def _dry(graph: Graph, value: Any, _: Flags) -> Graph:
-    if not (number := int(value or 0)):
-        return graph
-    graph = graph.set("next_batch", limit=number).set("validate/next_batch", limit=number)
-    return graph.set("validate", every="1 epochs").set("finish", after="1 epochs")
 
 
 def _model_checkpoint(graph: Graph, arguments: Mapping[str, Any], _: Flags) -> Graph:
@@ -177,17 +175,18 @@ EQUIVALENTS = {
 _NO_EDIT = """
     min_epochs min_steps limit_test_batches limit_predict_batches num_sanity_val_steps logger accelerator
     use_distributed_sampler default_root_dir weights_only enable_progress_bar enable_model_summary benchmark
-    inference_mode profiler barebones enable_autolog_hparams model_registry
+    inference_mode profiler barebones enable_autolog_hparams model_registry fast_dev_run
 """.split()  # noqa: SIM905
 
 FLAGS: Mapping[str, Meaning | None] = {
     **dict.fromkeys(("max_epochs", "max_steps", "max_time"), _ending),
-    "limit_train_batches": lambda graph, value, flags: _limited(graph, "next_batch", value, flags["batches"]),
+    "limit_train_batches": lambda graph, value, flags: _limited(graph, "next_batch", "limit", value, flags["batches"]),
     "limit_val_batches": lambda graph, value, flags: (
-        graph.set("validate", every="never") if value == 0 else _limited(graph, "validate/next_batch", value)
+        _limited(graph, "validate/next_batch", "limit", value) if value != 0 else _validations(graph, value, flags)
     ),
-    "overfit_batches": lambda graph, value, flags: graph.set("next_batch", overfit=value) if value else graph,
-    "fast_dev_run": _dry,
+    "overfit_batches": lambda graph, value, flags: _limited(
+        graph, "next_batch", "overfit", value or None, flags["batches"]
+    ),
     **dict.fromkeys(("val_check_interval", "check_val_every_n_epoch"), _validations),
     "log_every_n_steps": lambda graph, value, flags: graph.set("log", every=f"{value} steps" if value else "never"),
     "accumulate_grad_batches": lambda graph, value, flags: graph.set("accumulate", every=1 if value is None else value),
@@ -202,9 +201,11 @@ FLAGS: Mapping[str, Meaning | None] = {
 """Every argument of Lightning's Trainer: what edits the graph, or None."""
 
 
+_LIMITS = ("overfit_batches", *(f"limit_{stage}_batches" for stage in ("train", "val", "test", "predict")))
 _INTEGERS = ("max_epochs", "max_steps", "min_epochs", "min_steps", "check_val_every_n_epoch", "log_every_n_steps")
 # What a node would not refuse by the name of the argument; None is always taken.
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(_LIMITS, ("a number", lambda each: isinstance(each, Real))),
     **dict.fromkeys(_INTEGERS, ("an integer", lambda each: isinstance(each, Integral) and not isinstance(each, bool))),
     "fast_dev_run": ("an integer, true or false", lambda value: isinstance(value, Integral)),
     "enable_checkpointing": ("true or false", lambda value: isinstance(value, bool)),
@@ -235,7 +236,7 @@ def with_flags(graph: Graph, flags: Flags, batches: int | None = None) -> Graph:
 
     Arguments:
         flags: the arguments; `callbacks` as pairs of the name of a class and its arguments.
-        batches: of an epoch, for shares that Lightning rounds. Default: they are not known.
+        batches: of an epoch, within its limit, for shares. Default: they are not known.
 
     >>> graph = with_flags(Graph.load("fit"), {"max_epochs": 3, "max_steps": 500, "gradient_clip_val": 0.5})
     >>> graph.nodes["finish"], graph.nodes["clip"].parameters["max_norm"]
@@ -245,3 +246,13 @@ def with_flags(graph: Graph, flags: Flags, batches: int | None = None) -> Graph:
         if (meaning := FLAGS[name]) is not None:
             graph = meaning(graph, value, {**flags, "batches": batches})
     return graph
+
+
+def in_full(flags: Flags) -> dict[str, Any]:
+    """The arguments, with those that `fast_dev_run` and `overfit_batches` set."""
+    flags, number = dict(flags), int(flags.get("fast_dev_run") or 0)
+    if number:
+        flags |= {"max_epochs": 1, "max_steps": -1, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
+    if limit := flags.get("overfit_batches") or number:
+        flags |= {"limit_train_batches": limit, "limit_val_batches": limit}
+    return flags

@@ -29,8 +29,9 @@ def training_step(
     output = trainer.step(model, batch, batch_index, "", recorder)
     outputs = output if isinstance(output, Mapping) else {"loss": output}
     loss, share = outputs.get("loss"), trainer.accumulate_grad_batches
-    trainer.batches, trainer.losses = trainer.batches + 1, trainer.losses + (loss is not None)
     trainer.output = {}
+    if loss is None and model.automatic_optimization:
+        warnings.warn("`training_step` returned None, so this batch trains nothing: return the loss", stacklevel=2)
     if loss is not None:
         divided = loss / share if share > 1 else loss
         trainer.output = {**outputs, "loss": divided.detach()}
@@ -61,6 +62,8 @@ def evaluation_step(
             logged.reset()
         return row
     trainer.output = trainer.step(model, batch, batch_index, loader, recorder)
+    if row := trainer.results[stage].row(on_step=True, only=int(loader) if loader else None):
+        recorder.row(row)
     return trainer.output if stage == "predict" else {}
 
 
@@ -142,21 +145,10 @@ def log_module(
 
 @node(name="lightning_epoch_end", synchronises=True)
 class ModuleEpochEnd(_Asks):
-    """Record what the module has logged `on_epoch`, and begin to gather it again.
-
-    Raises:
-        UsageError: no batch of the epoch had a loss, though the module leaves optimization to its trainer.
-    """
+    """Record what the module has logged `on_epoch`, and begin to gather it again."""
 
     def __call__(self, model: Any, recorder: Any) -> None:
         trainer = model.trainer
-        if trainer.batches and not trainer.losses and model.automatic_optimization:
-            raise UsageError(
-                f"`training_step` returned None for each of the {trainer.batches} batches of an epoch, so nothing was "
-                "trained",
-                "return the loss; a step that runs backward itself needs automatic_optimization = False",
-            )
-        trainer.batches = trainer.losses = 0
         trainer.results["train"].row(on_step=True)  # the last values are callback metrics
         trainer.end_epoch("train", recorder)
         if trainer.stops(epochs=1):
@@ -199,7 +191,7 @@ class ModuleStep:
         steps: steps taken since the start.
 
     Raises:
-        UsageError: it calls the closure again, to compute the gradients once more.
+        UsageError: it calls the closure not at all, or again, to compute the gradients once more.
     """
 
     steps: int = progress(0, adds=1)
@@ -216,6 +208,9 @@ class ModuleStep:
             return loss
 
         model.optimizer_step(epoch, batch_index, model.trainer._lightning_optimizers[0], closure)
+        if not next(calls):
+            hint = "call `optimizer_closure()` if there is no step; training_step has run before it here"
+            raise UsageError("`optimizer_step` did not call its closure", hint)
         model.trainer.count()
         self.steps += 1
 

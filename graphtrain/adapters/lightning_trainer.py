@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torchmetrics import Metric
 
 from graphtrain import Histogram, Image, RunLogger, Text, UsageError
-from graphtrain.adapters.lightning_flags import EQUIVALENTS
+from graphtrain.adapters.lightning_flags import EQUIVALENTS, FLAGS
 
 # Stage -> its word in the names of steps.
 STAGES = {"train": "training", "validate": "validation", "test": "test", "predict": "predict"}
@@ -104,11 +104,11 @@ class Logged:
             total = torch.tensor(first, device=value.device) if entry["total"] is None else entry["total"]
             entry["total"] = join(total, value)
 
-    def row(self, *, on_step: bool) -> dict[str, float]:
-        """The last values of what is logged `on_step`, or the reduced ones of an epoch; also as callback metrics."""
+    def row(self, *, on_step: bool, only: int | None = None) -> dict[str, float]:
+        """The last values of what is logged `on_step`, of a loader, or the means of an epoch; also callback metrics."""
         trainer, row = self.trainer, {}
         for (_, name, loader), entry in self.entries.items():
-            if not entry["on_step" if on_step else "on_epoch"]:
+            if not entry["on_step" if on_step else "on_epoch"] or (on_step and loader != only):
                 continue
             if on_step:
                 value = entry["now"]
@@ -237,8 +237,10 @@ class ModuleTrainer:
     sanity_checking = is_distributed = interrupted = received_sigterm = False
     max_epochs: Any
     gradient_clip_algorithm: Any
+    fixed: Collection[str] = ()
     progress_bar_callback = ckpt_path = train_dataloader = val_dataloaders = test_dataloaders = _NOTHING
-    predict_dataloaders = num_training_batches = estimated_stepping_batches = _NOTHING
+    predict_dataloaders = num_training_batches = _NOTHING
+    estimated_stepping_batches = Trainer.estimated_stepping_batches
 
     def __init__(self, module: Any, datamodule: Any, flags: Mapping[str, Any], stage: str) -> None:
         self.model = module
@@ -266,8 +268,8 @@ class ModuleTrainer:
         self.known_metrics: dict[str, Any] = {}  # of Lightning's callbacks
         self.logged_metrics: dict[str, Any] = {}
         self.output = _NOTHING  # of the step that was called last
-        self.batches = self.losses = 0  # of the epoch: those trained on, and those that had a loss
         self.recorder = self.batch = self.loader = _NOTHING  # while a step or a hook runs
+        self.fixed = {*FLAGS}  # what the graph has, so setting it would change nothing
         module._module_trainer = self
         for owner in (datamodule, module):
             if owner is not None:
@@ -318,6 +320,11 @@ class ModuleTrainer:
         if ends or self.training:
             self._results.row(on_step=not ends)
         return self.known_metrics
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.fixed:
+            raise AttributeError(f"`trainer.{name}` cannot be set: edit the graph (docs/coming-from.md has the names)")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss, softplus
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 BATCHES = 5  # of an epoch, so that windows of 2 have a short last one
 
@@ -77,6 +77,21 @@ class SomeNone(Base):
         return None if batch_idx % 3 == 1 else super().training_step(batch, batch_idx)
 
 
+class NoneAtFirst(Base):
+    """Trains nothing in the first epoch."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return super().training_step(batch, batch_idx) if self.current_epoch else None
+
+
+class OfEachBatch(Base):
+    """Logs values of each batch of a validation, of which there are several."""
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        self.log("val", self.loss(batch), on_step=True, on_epoch=True)
+        self.log("largest", batch[0].max(), on_step=True, on_epoch=False)
+
+
 class Metrics(Validated):
     def __init__(self) -> None:
         super().__init__()
@@ -106,6 +121,14 @@ class Counters(Base):
             share = share + batch_idx / trainer.num_training_batches / 10
         self.log("share", float(share))
         return self.loss(batch) * (1 + share)
+
+    def on_validation_epoch_start(self) -> None:
+        loaders = self.trainer.val_dataloaders
+        loaders = loaders if isinstance(loaders, list) else [loaders]
+        self.log("sizes", float(sum(map(len, loaders)) + 100 * sum(self.trainer.num_val_batches)))
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        self.log("val_loss", self.loss(batch))
 
 
 class Hooks(Validated):
@@ -426,6 +449,16 @@ def val() -> Any:
     return data(2, seed=2)
 
 
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(data().dataset)
+
+
+def stopping(monitor: str = "val_loss", **arguments: Any) -> dict[str, Any]:
+    """Flags with EarlyStopping."""
+    return {"callbacks": [lambda: EarlyStopping(monitor, **arguments)]}
+
+
 def several() -> Any:
     return [data(2, seed=2), data(3, seed=3)]
 
@@ -439,9 +472,19 @@ CASES = {
     "accumulated and clipped": Case(Base, {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}),
     "clipped by value": Case(Base, {"gradient_clip_val": 0.05, "gradient_clip_algorithm": "value"}),
     "limited": Case(Validated, {"limit_train_batches": 0.8, "limit_val_batches": 1}, val=val),
+    "limited, and validated by a share of that": Case(
+        Validated, {"limit_train_batches": 0.4, "val_check_interval": 0.5}, train=lambda: data(10), val=val
+    ),
+    "a stream, limited": Case(
+        Counters, {"limit_train_batches": 3, "accumulate_grad_batches": 2}, train=lambda: DataLoader(Stream(), 8)
+    ),
+    "overfitted": Case(Counters, {"overfit_batches": 2}, train=lambda: data(10), val=lambda: data(4, seed=2)),
+    "a dry run": Case(Validated, {"fast_dev_run": 3, "limit_train_batches": 1, "val_check_interval": 2}, val=val),
     "some losses are None": Case(SomeNone),
+    "all losses of an epoch are None": Case(NoneAtFirst),
     "torchmetrics": Case(Metrics, val=val),
     "counters": Case(Counters),
+    "counters of several validations": Case(Counters, {"limit_val_batches": 0.5}, val=several),
     "hooks": Case(Hooks, {"accumulate_grad_batches": 2}, val=val),
     "a schedule by steps": Case(Steps),
     "a schedule by epochs, two lists": Case(Epochs),
@@ -459,11 +502,20 @@ CASES = {
     "loaders of the module": Case(OwnLoaders, train=None),
     "a datamodule": Case(Validated, train=None, datamodule=Data),
     "several validation loaders": Case(SeveralValidations, val=several),
+    "values of each batch of a validation": Case(OfEachBatch, val=several),
     "two training loaders": Case(Pairs, train=lambda: {"a": data(), "b": data(4, seed=5)}),
     "batch transfers": Case(Transfers),
     "a classifier": Case(Classes),
     "callbacks": Case(Callbacks, {"callbacks": [lambda: Scaling(1.001)]}, val=val),
     "a subclass of EarlyStopping": Case(Validated, {"callbacks": [lambda: Late("val_loss", patience=1)]}, val=val),
+    "EarlyStopping without patience": Case(Validated, stopping(patience=0), val=val),
+    "EarlyStopping of a metric that is not always there": Case(Validated, stopping("val_los", strict=False), val=val),
+    "EarlyStopping at each end of an epoch": Case(
+        Validated, {**stopping(patience=1, check_on_train_epoch_end=True), "val_check_interval": 0.4}, val=val
+    ),
+    "EarlyStopping of a metric of training": Case(
+        Validated, {**stopping("train_loss", patience=2), "val_check_interval": 0.4}, val=val
+    ),
     "two of EarlyStopping": Case(
         Validated, {"callbacks": [lambda: EarlyStopping("val_loss"), lambda: EarlyStopping("train_loss", 9.0)]}, val=val
     ),

@@ -70,10 +70,10 @@ class Bar(callbacks.TQDMProgressBar):
 of_two = but(training_step=lambda self, batch, batch_idx, optimizer_idx: self.loss(batch))
 of_hiddens = but(training_step=lambda self, batch, batch_idx, hiddens: self.loss(batch))
 of_figures = doing(lambda self: self.logger.experiment.add_figure("one", None))
+of_no_closure = but(optimizer_step=lambda self, epoch, batch_idx, optimizer, optimizer_closure: None)
 of_closures = but(modules.LBFGS, on_after_backward=lambda self: None)
 # What is written -> a module, arguments of `setup`, and a part of what is said.
 BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
-    "it trains nothing": (doing(lambda self: None), {}, "None for each of the 5 batches.*return the loss"),
     "no such flag": (Base, {"max_epoch": 3}, "no argument `max_epoch`.*did you mean `max_epochs`"),
     "a class": (lambda: Base, {}, r"takes a LightningModule; got .*: make one: Base\(...\)"),
     "no LightningModule": (lambda: torch.nn.Linear(1, 1), {}, "takes a LightningModule; got .*Linear"),
@@ -118,6 +118,23 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "`on_after_backward`, and LBFGS steps itself.*replacing the node",
     ),
     "a closure that is called twice": (Twice, {}, "`optimizer_step` calls its closure twice"),
+    "a closure that is not called": (of_no_closure, {}, "`optimizer_step` did not call its closure.*has run before it"),
+    "a flag that is set in a hook": (
+        but(on_train_start=lambda self: setattr(self.trainer, "accumulate_grad_batches", 2)),
+        {},
+        "`trainer.accumulate_grad_batches` cannot be set: edit the graph",
+    ),
+    "optimizers that are set in a hook": (
+        but(on_train_start=lambda self: setattr(self.trainer.strategy, "optimizers", [sgd(self)])),
+        {},
+        "`trainer.optimizers` cannot be set: edit the graph",
+    ),
+    "an interval longer than an epoch": (
+        Base,
+        {"limit_train_batches": 4, "val_check_interval": 5},
+        "val_check_interval=5: an epoch has 4 batches.*check_val_every_n_epoch=None",
+    ),
+    "a list of loaders": (Base, {"train_dataloaders": [data(), data()]}, "is a list of loaders.*name them"),
     "loaders that end with the shortest": (
         but(train_dataloader=lambda self: CombinedLoader([data()])),
         {"train_dataloaders": None},
@@ -137,6 +154,13 @@ def test_what_cannot_be_is_one_sentence_with_the_remedy(name: str) -> None:
     make, given, message = BAD[name]
     with pytest.raises((UsageError, AttributeError), match=re.compile(message, re.DOTALL)):
         run(make(), **given)
+
+
+def test_a_batch_that_trains_nothing_is_said() -> None:
+    with pytest.warns(
+        UserWarning, match="returned None, so this batch trains nothing: return the loss"
+    ):
+        run(doing(lambda self: None)())
 
 
 OBSERVERS = [
@@ -194,6 +218,7 @@ EDITS: list[tuple[dict[str, Any], Graph]] = [
     ({"max_time": "00:01:00:00"}, FIT.set("finish", after="3600 seconds")),
     ({"limit_train_batches": 0.25}, FIT.set("next_batch", limit=0.25)),
     ({"limit_val_batches": 0}, FIT.set("validate", every="never")),
+    ({"limit_val_batches": 0, "val_check_interval": 0.5}, FIT.set("validate", every="never")),
     ({"val_check_interval": 100}, FIT.set("validate", every="100 epoch_batches")),
     ({"val_check_interval": 100, "check_val_every_n_epoch": None}, FIT.set("validate", every="100 batches")),
     ({"check_val_every_n_epoch": 2}, FIT.set("validate", every="2 epochs")),
@@ -220,6 +245,7 @@ def test_a_flag_is_an_edit(flags: dict[str, Any], graph: Graph) -> None:
         ({"check_val_every_n_epoch": [1]}, "check_val_every_n_epoch: expected an integer, got [1]"),
         ({"fast_dev_run": "two"}, "fast_dev_run: expected an integer, true or false, got 'two'"),
         ({"enable_checkpointing": "no"}, "enable_checkpointing: expected true or false, got 'no'"),
+        ({"limit_train_batches": "two"}, "limit_train_batches: expected a number, got 'two'"),
         ({"gradient_clip_algorithm": "two"}, 'gradient_clip_algorithm: expected "norm" or "value", got \'two\''),
         ({"callbacks": "two"}, "callbacks: expected callbacks, from a script, got 'two'"),
         ({"precision": "64-true"}, "precision='64-true' is not supported"),
@@ -245,6 +271,20 @@ def test_no_flag_of_another_type_is_an_error_of_python(name: str) -> None:
 
 
 def test_shares_are_rounded_as_lightning_rounds_them() -> None:
-    graph = with_flags(Graph.load("fit"), {"limit_train_batches": 0.29, "val_check_interval": 0.25}, batches=100)
+    flags = {"limit_train_batches": 0.29, "val_check_interval": 0.25}
+    graph, _ = setup(Base(), train_dataloaders=data(100), **flags)
     assert graph.nodes["next_batch"].parameters["limit"] == 28
-    assert graph.nodes["validate"].parameters["every"] == "25 epoch_batches"
+    assert graph.nodes["validate"].parameters["every"] == "7 epoch_batches"
+
+
+def test_what_debugging_flags_set() -> None:
+    given = {"train_dataloaders": data(10), "val_dataloaders": data(10)}
+    dry, _ = setup(Validated(), **given, fast_dev_run=3, max_steps=99, limit_train_batches=1, val_check_interval=2)
+    assert dry.nodes["next_batch"].parameters["limit"] == 3
+    assert dry == dry.set("validate/next_batch", limit=3).set("validate", every="1 epochs").set(
+        "finish", after="1 epochs"
+    )
+    module = Validated()
+    graph, _ = setup(module, **given, overfit_batches=0.2)
+    assert graph.nodes["next_batch"].parameters["overfit"] == 2
+    assert (module.trainer.num_training_batches, module.trainer.num_val_batches) == (2, [2])
