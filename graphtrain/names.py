@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # What names of Lightning, of TrainingArguments, of `graphtrain.fit`, and common names of data are called in a graph.
@@ -41,8 +41,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: what another library's is called here, or the nearest; empty if there is none.
+def suggestion(name: str, known: Iterable[str], foreign: Mapping[str, str] = _FOREIGN) -> str:
+    """A hint for an unknown name: what a foreign one is called here, or the nearest; empty if there is none.
 
     >>> suggestion("max_epochs", ["after"])
     'that is `finish.after = "N epochs"` here'
@@ -50,9 +50,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     'did you mean `after`?'
     """
     known = sorted(known)
-    if name in _FOREIGN and name not in known:
-        same = [f"`{each}`" for each in known if _FOREIGN.get(each) == _FOREIGN[name]]
-        return f"that is {', '.join(same) or _FOREIGN[name]} here"
+    if name in foreign and name not in known:
+        same = [f"`{each}`" for each in known if foreign.get(each) == foreign[name]]
+        return f"that is {', '.join(same) or foreign[name]} here"
     if (match := nearest(name, known)) is not None:
         return f"did you mean `{match}`?"
     return "known: " + ", ".join(known) if 0 < len(known) <= 20 else ""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from graphtrain.report.recorder import Recorder
 
 _HINT = 'look at the batch first: graphtrain replay goes to it from a checkpoint; action = "drop" drops such windows'
-_MOST_WAITING = 1024  # values that stay on the device, for a run that records no row
 
 
 @node(synchronises=True, family="bookkeeping")
@@ -81,16 +80,12 @@ class CheckFinite:
         elif loss is not None:
             self._values.append(loss)
             self._places.append(place)
-            if len(self._values) >= _MOST_WAITING and self._ranks is None:
-                self._read()
 
     def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
-        if self.action == "stop":
-            self._read()
+        self._read()
 
     def at_end(self) -> None:
-        if self.action == "stop":
-            self._read()
+        self._read()
 
     def _read(self) -> None:
         """Read the values that are on the device, in one transfer."""

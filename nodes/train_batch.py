@@ -145,7 +145,7 @@ class TrainBatch(CallsTrainingStep):
         samples: int,
         window: int = 1,
         loss_scale: float | None = None,
-    ) -> Any:
+    ) -> object:
         frozen = self._freeze_others() if self.only_own or self.unfrozen is not None else ()
         try:
             result = training_step(model, batch) if self._caller is None else self._caller(training_step, model, batch)

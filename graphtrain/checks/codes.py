@@ -60,7 +60,7 @@ G202 a name in a guard does not exist
 G203 a field in a guard does not exist
   It could not be evaluated. => Use a field of the node.
 G204 types in a guard do not fit
-  A number would count as true unless it is 0. => Compare the number, as in `step.steps > 100`.
+  A number would count as a truth value, and a tensor would stop the run. => Compare a number; write one to a slot.
 G205 a guard is always true, or always false
   Its edge, or those after it, would never be taken. => Remove the guard, or the edge.
 G206 a guard is evaluated a second time, so its edge is never taken

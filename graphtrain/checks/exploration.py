@@ -29,7 +29,7 @@ from graphtrain.program.triggers import set_triggers
 from graphtrain.program.visits import Visits, nothing
 
 # The exploration stops at this number of states.
-MOST_STATES = 8_000
+MOST_STATES = 20_000  # about a second; three shipped overlays together have 10,000
 SIZES = (Sizes(3, 2), Sizes(3, 2, window=2), Sizes(2, 1, is_cut=True), Sizes(0, 0))
 
 State = tuple[Any, ...]
@@ -77,6 +77,7 @@ class Machine(Visits):
 
     Attributes:
         cells: the cells that guards read.
+        bypassed: the paths of the bypassed nodes.
         violations: code, path and optimizer -> the first fault.
         unwritten: path, slot, and True for a guard -> the first visit that reads the slot unwritten.
         written: path and slot, where the slot was read after it was written.
@@ -89,10 +90,10 @@ class Machine(Visits):
         program = Program(plan, dict.fromkeys(optional, object()), new_instance=stub)
         program.resources.pop("ranks", None)  # ranks are not simulated
         nodes = program.nodes
-        self._bypassed = {node.path for node in nodes if node.bypassed}
+        self.bypassed = {node.path for node in nodes if node.bypassed}
         for node in nodes:  # bypassed nodes have a position too
             node.bypassed = False
-        self.cells = StubCells(program, SIZES[0], self._bypassed, self._unwritten)
+        self.cells = StubCells(program, SIZES[0], self.bypassed, self._unwritten)
         super().__init__(program, self.cells)
         self.aspects.remove(self.cells.wrap)
         self.watch = Watch(program, self.cells, optimizers, ranks=ranks, report=self._report)
@@ -143,6 +144,8 @@ class Machine(Visits):
             try:
                 self._trail.append(position)
                 position = self._transitions[position]()
+                for act in self.watch.leaving[self._trail[0]]:
+                    act()
                 while position in self._without_choice and not self._is_over:
                     self._trail.append(position)
                     position = self._transitions[position]()
@@ -172,7 +175,7 @@ class Machine(Visits):
     def call(self, node: ProgramNode) -> Act:
         plan_node, fields, slots = node.plan_node, node.fields, self.program.slots
         watched = self.watch.acts[node.path]
-        if node.path in self._bypassed:
+        if node.path in self.bypassed:
             is_idle = node.kind.is_idle(node.parameters, plan_node.expressions)  # with other parameters it would act
             return lambda: [act() for act in watched] if is_idle else None
         needs = [*slots_of([ref for read, ref in plan_node.visit_reads if read.required])]

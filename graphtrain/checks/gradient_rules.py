@@ -63,14 +63,7 @@ step       clean  plain  owing G414 mixed       divided
 zero_grad  clean  clean  clean      clean       clean
 """
 # The words of messages: effect -> what a node does; state -> what was done before.
-_DOES = {
-    "exchange": "exchanges",
-    "scale": "unscales",
-    "clip": "changes",
-    "divide": "divides",
-    "use": "uses",
-    "read": "reads",
-}
+_DOES = {"scale": "unscales", "clip": "changes"}  # of others with an s, as in "divides"
 _DONE = {"exchanged": "exchanged", "scaled": "unscaled", "final": "clipped"}
 _ORDER = "in each window, in this order: backward passes, `exchange`, `unscale`, `divide`, `clip`, and one step"
 # Code, followed by effect and state where messages differ -> message, hint, and the severity unless it is an error.
@@ -121,21 +114,15 @@ _FAULTS: dict[str, tuple[str, str] | tuple[str, str, Severity]] = {
     ),
     "G702": (
         "`{node}` steps {optimizer} with gradients that were not exchanged: weights would diverge between ranks",
-        'sum them over ranks before: insert("exchange", before="clip")',
+        'sum them over ranks before: insert("exchange", before="clip"); a kind that steps itself does so, as '
+        "`closure_step` does",
     ),
-    "G703": (
-        "`{node}` exchanges gradients of {optimizer} that are clipped already: each rank has clipped its own part",
-        _ORDER,
-    ),
+    "G703": ("`{node}` {does} gradients of {optimizer} of which each rank has clipped its own part", _ORDER),
     "G703 read": (
         "`{node}` reads gradients of {optimizer} before they are exchanged: each rank has others",
         "put it after `exchange`",
     ),
-    "G704": (
-        "`{node}` exchanges gradients of {optimizer} that were exchanged already: they would be multiplied by the "
-        "number of ranks",
-        _ORDER,
-    ),
+    "G704": ("`{node}` {does} gradients of {optimizer} that were exchanged already", _ORDER),
 }
 
 
@@ -154,7 +141,7 @@ def _rules(table: str) -> dict[tuple[str, State], tuple[State, Fault | None]]:
 def _fault(code: str, effect: str, state: str) -> Fault:
     of_effect = _FAULTS.get(f"{code} {effect} {state}") or _FAULTS.get(f"{code} {effect}")
     message, hint, *severity = of_effect or _FAULTS[code]
-    message = message.replace("{does}", _DOES.get(effect, "")).replace("{done}", _DONE.get(state, ""))
+    message = message.replace("{does}", _DOES.get(effect, f"{effect}s")).replace("{done}", _DONE.get(state, ""))
     return Fault(code, message, hint, *severity)
 
 
@@ -166,12 +153,6 @@ NEVER_CLEARED = Fault(
     "G405",
     "the gradients of {optimizer} are never cleared: those of `{node}` add up over all steps",
     'add a node of the kind `zero_grad` after the step: insert("zero_grad", after="{step}")',
-)
-STEP_WITHIN = Fault(
-    "G702",
-    _FAULTS["G702"][0],
-    "the same visit computes them: train in one process, or let the kind of `{node}` sum them over ranks before its "
-    "step, as `closure_step` does",
 )
 OPEN = Fault(
     "G407",

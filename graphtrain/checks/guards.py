@@ -92,7 +92,8 @@ def _problems(ref: Ref) -> Iterator[Problem]:
             message = f"expected {parameter.type_name}, but the expression is {article} {received}"
             faults = [("G204", message, _HINTS.get((word, wanted), ""))]
     except GuardSyntaxError as error:
-        faults = [("G201", str(error), "")]
+        hint = "it has names, `node.field`, numbers, comparisons such as `==`, and the words `and`, `or`, `not`"
+        faults = [("G201", str(error), hint)]
     except ValueTypeError as error:
         faults = [("G204", str(error), error.hint)]
     for fault in faults:
@@ -115,18 +116,26 @@ def _name_faults(scope: Scope, text: str, expression: Expression) -> Iterator[tu
     is_known = all(None not in around.kinds.values() for around in scope.around)
     for part in walk(expression):
         if isinstance(part, Name) and part.name not in scope.graph.guards and is_known:
-            name = part.name
-            if name not in _slots(scope):
-                yield "G202", f"unknown name `{name}`", _meant(scope, name, text)
-            elif any(resources_of([scope.resolve(name)])):
+            name, message = part.name, f"unknown name `{part.name}`"
+            if name in _slots(scope):
                 message = f"no node writes a slot `{name}`: expressions read slots and fields, not resources"
-                yield "G202", message, suggestion(name, {*scope.written, *scope.graph.guards})
+            if any(resources_of([scope.resolve(name)])):
+                yield "G202", message, _meant(scope, name, text)
         elif isinstance(part, FieldOf):
             yield from field_faults(scope, part.node, part.field, ("G202", "G203"))
             sort = field_type(scope, part.node, part.field)
             if sort in ("trigger", "other"):
                 hint = f"read `{part.node}.due`" if sort == "trigger" else ""
                 yield "G204", f"`{part.node}.{part.field}` is not a number, text or truth value", hint
+
+
+def _is_opaque(scope: Scope, slot: str) -> bool:
+    """True if each node that writes a slot of this graph declares that it holds no number or text, but a tensor."""
+    writing = [
+        (node.writes, scope.kinds[name]) for name, node in scope.graph.nodes.items() if slot in scope.written_by(node)
+    ]
+    named = [kind is not None and slot in [writes.get(each, each) for each in kind.opaque] for writes, kind in writing]
+    return bool(named) and all(named)
 
 
 def _meant(scope: Scope, name: str, text: str) -> str:
@@ -137,7 +146,7 @@ def _meant(scope: Scope, name: str, text: str) -> str:
         return f"it is a unit of the clock: read `{counter}`"
     if known_mode(name) is not None or f"{name}/" in text:
         return METRIC_HINT
-    return suggestion(name, [*scope.graph.guards, *_slots(scope)])
+    return suggestion(name, {*scope.graph.guards, "True", "False"}.union(*[around.written for around in scope.around]))
 
 
 def _slots(scope: Scope) -> set[str]:
@@ -150,7 +159,9 @@ def field_faults(scope: Scope, node: str, field: str, codes: tuple[str, str]) ->
     if node_at(scope, node) is None:
         yield codes[0], f"unknown node `{node}` in `{node}.{field}`", suggestion(node, nodes_of(scope.graph))
     elif field_type(scope, node, field) is None:
-        yield codes[1], f"`{node}` has no field `{field}`", suggestion(field, readable_fields(scope, node))
+        due = "only a node with a trigger is due: its kind needs a parameter `every: Trigger`"
+        hint = due if field == "due" else suggestion(field, readable_fields(scope, node), {})
+        yield codes[1], f"`{node}` has no field `{field}`", hint
 
 
 # ---- types
@@ -174,6 +185,8 @@ def type_of(scope: Scope, expression: Expression) -> ValueType:
         case Constant(value):
             return value_type(type(value))
         case Name(name):
+            if name not in scope.graph.guards and _is_opaque(scope, name):
+                raise ValueTypeError(f"the slot `{name}` holds no number, text or truth value", METRIC_HINT)
             return "boolean" if name in scope.graph.guards else "unknown"
         case FieldOf(node, field):
             return field_type(scope, node, field) or "unknown"

@@ -47,12 +47,15 @@ def check_optimizers(main: Scope, nodes: Sequence[PlanNode]) -> Iterator[tuple[P
                 message = f"`{node.path}` divides the loss by `{ref.name}`, which may change while a window is open"
                 hint = f'read the size that the open window has: window = "{sizes[ref.name]}"'
                 yield node.problem("G409", message, hint, path=(node.path,)), []
+    by_step = sorted(optimizers.items(), key=lambda pair: "step" in pair[1])
+    computed = [name for name, effects in by_step if "backward" in effects]
     for name, effects in optimizers.items():
-        if "step" in effects and "backward" not in effects:
-            node = effects["step"]
-            message = f"`{node.path}` steps `{name}`, but no node computes its gradients"
-            hint = 'add a node that runs backward, as in insert("train_batch", after=...)'
-            yield node.problem("G401", message, hint, path=(node.path,)), [name]
+        if (reading := effects.get("step") or effects.get("read")) and "backward" not in effects:
+            code, does = ("G401", "steps") if "step" in effects else ("G411", "reads the gradients of")
+            message = f"`{reading.path}` {does} `{name}`, but no node runs backward for it"
+            hint = "".join([f'name another: reads = {{ optimizer = "{each}" }}; or ' for each in computed[:1]])
+            hint += 'add a node that runs backward, as in insert("train_batch", after=...)'
+            yield reading.problem(code, message, hint, path=(reading.path,)), [name]
         elif "backward" in effects and not {"step", "use"} & effects.keys():
             node = effects["backward"]
             message = f"`{name}` is never stepped: `{node.path}` computes its gradients, but no node uses them"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from graphtrain.checks.cycles import distinct
-from graphtrain.checks.exploration import SIZES, Exploration, Machine, Violation
-from graphtrain.checks.gradient_rules import NEVER_CLEARED, OPEN, STEP_WITHIN
+from graphtrain.checks.exploration import MOST_STATES, SIZES, Exploration, Machine, Violation
+from graphtrain.checks.gradient_rules import NEVER_CLEARED, OPEN
 from graphtrain.checks.optimizers import optimizers_in
 from graphtrain.checks.traps import Trap, traps_in
 from graphtrain.graph.elements import END, Problem, Severity
@@ -35,7 +35,7 @@ def check_paths(
     exploration = Exploration(Machine(plan, alone | absent, optimizers, ranks=ranks), sizes)
     problems = [*_harm(exploration, plan), *_unwritten(exploration)]
     if not exploration.is_whole:
-        message = f"not checked completely: the graph has more than {len(exploration.states):,} states"
+        message = f"not checked completely: the graph has more than {MOST_STATES:,} states"
         hint = "move a part into a nested graph, or use fewer guards"
         problems.append(plan.main.problem("G503", f"nodes.{plan.graph.start}", message, hint, severity="warning"))
     traps = traps_in(exploration)
@@ -78,8 +78,6 @@ def _of_violation(exploration: Exploration, plan: Plan, violation: Violation) ->
     effects = optimizers_in(plan.nodes).get(optimizer, {})
     if fault.code == "G405" and "zero_grad" not in effects:
         fault = NEVER_CLEARED
-    if fault.code == "G702" and "backward" in node.kind.does:
-        fault = STEP_WITHIN
     words = {"node": node.path, "divisor": "", **violation.words, "optimizer": f"`{optimizer}`"}
     words["step"] = effects["step"].path if "step" in effects else "step"
     visited = exploration.path_to(violation.visit)
@@ -109,15 +107,21 @@ def _unwritten(exploration: Exploration) -> Iterator[Problem]:
     for (path, slot, is_guard), visit in machine.unwritten.items():
         node = machine.program.by_path[path]
         is_certain = visit.is_sure or ((path, slot) not in machine.written and not is_guard)
-        writing = quoted([other.path for other in machine.program.nodes if slot in other.plan_node.writes])
+        writers = [other for other in machine.program.nodes if slot in other.plan_node.writes]
+        writing = quoted([other.path for other in writers])
         reads = f"a guard on an edge leaving `{path}` reads" if is_guard else f"`{path}` reads"
         on = "" if is_certain else ", on some path"
-        move = "move the edge to where it is written" if is_guard else "give the read a default (`= None`)"
+        asking = f"ask first, as in `{writers[0].node.name}.runs > 0 and ...`"
+        move = asking if is_guard else "give the read a default (`= None`)"
+        hint = f"route every path through {writing} first, or {move}"
+        if machine.bypassed.issuperset([other.path for other in writers]):
+            lacking = quoted(resources_of([ref for other in writers for ref in other.plan_node.optional]))
+            hint = f"supply {lacking}, without which {writing} is bypassed"
         yield node.scope.problem(
             "G303" if is_certain else "G304",
             f"{'edges' if is_guard else 'nodes'}.{node.node.name}",
             f"{reads} `{slot}` before it is written{on}: it is written by {writing}",
-            f"route every path through {writing} first, or {move}",
+            hint,
             severity="error" if is_certain else "warning",
             path=distinct(each.path for each in exploration.path_to(visit)),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import unicodedata
 from collections.abc import Collection, Iterator
 from fractions import Fraction
 
@@ -60,9 +59,8 @@ _NAME = "letters, digits and underscores, not starting with a digit; not a keywo
 
 
 def _is_invalid(name: str) -> bool:
-    """True for a name that a guard cannot read: no identifier, a keyword, a number, or not in the normal form NFKC."""
-    is_word = name.isidentifier() and not keyword.iskeyword(name) and name not in NUMBERS
-    return not is_word or unicodedata.normalize("NFKC", name) != name
+    """True for a name that a guard cannot read: no identifier, a keyword, or a number."""
+    return not name.isidentifier() or keyword.iskeyword(name) or name in NUMBERS
 
 
 # ---- nodes
@@ -71,9 +69,8 @@ def _is_invalid(name: str) -> bool:
 def _node(scope: Scope, node: Node) -> Iterator[Problem]:
     kind, thing = scope.kinds[node.name], f"nodes.{node.name}"
     if kind is None:
-        hint = "declare it with @node, in a script that `check` imports with --script"
-        if meant := suggestion(node.use, known_kinds()):
-            hint = f'{meant} A node with another name than its kind has use = "KIND". Or {hint}'
+        hint = 'a node with another name than its kind has use = "KIND"; or declare it with @node, in a script that '
+        hint = f"{suggestion(node.use, known_kinds())} {hint}`check` imports with --script".lstrip()
         if find_graph(node.use) is not None:
             hint = f'`{node.use}` is a graph: write graph = "{node.use}"'
         yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
@@ -123,7 +120,11 @@ def _trigger(scope: Scope, node: Node, kind: Kind, name: str, trigger: Trigger) 
         if term.unit not in known:
             where = ", which [clock] does not define" if scope.graph.units else ": the graph has no [clock]"
             message = f'unknown unit `{term.unit}` in {node.name}.{name} = "{term}"{where}'
-            yield scope.problem("G106", thing, message, suggestion(term.unit, known))
+            hint = suggestion(term.unit, known, {"iterations": '"N steps" of the optimizer, or "N batches",'})
+            counting = [name for name, each in scope.kinds.items() if each is not None and term.unit in each.fields]
+            if counting and f"{term.unit}s" not in known:
+                hint = f'count it on the clock: {term.unit} = "{counting[0]}.{term.unit}"'
+            yield scope.problem("G106", thing, message, hint)
     if name == kind.trigger == "every" or name not in node.parameters:
         return
     if trigger.once or (name == FROM and trigger.is_never):
@@ -161,8 +162,6 @@ def _writes(scope: Scope, node: Node, kind: Kind) -> Iterator[Problem]:
         meant = nearest(slot, {*slots} - node.writes.keys())
         if slot not in slots and (slot not in returned or meant or _is_invalid(slot)):
             hint = suggestion(slot, slots) or "it writes no slots"
-            if node.body is None and "a repeated step function" in kind.takes:
-                hint = "it calls its step function several times in a visit, which then cannot write slots"
             yield scope.problem("G115", thing, f"`{node.name}` writes no slot `{slot}`", hint)
         if _is_invalid(written):
             yield scope.problem("G115", f"{thing}.{slot}", f"`{written}` is not a valid name for a slot", _NAME)
@@ -308,8 +307,9 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
                 message = f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`"
                 hint = f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"'
                 yield plan_node.problem("G307", message, hint)
-    acting = [node for node in plan.nodes if not node.kind.is_idle(node.parameters, node.expressions)]
+    due = [node for node in plan.nodes if not node.is_never_due]
+    acting = [node for node in due if not node.kind.is_idle(node.parameters, node.expressions)]
     reads = {read.name: node for node in acting for read, _ in node.setup_reads}
     if "history" in reads and "checkpoints" not in reads:
         message = f"`{reads['history'].path}` may send the run back to a checkpoint, but no node saves one"
-        yield reads["history"].problem("G119", message, "insert a node of the kind `checkpoint`, as in `fit`")
+        yield reads["history"].problem("G119", message, 'let a `checkpoint` save, as in `fit`: every = "1 epochs"')

@@ -45,7 +45,7 @@ class Watch:
         report: called with each fault.
 
     Attributes:
-        acts: path of a node -> calls to make at its visits.
+        acts, leaving: path of a node -> calls to make at its visits; position -> those once its edge is chosen.
         marks: the state of the gradients of each optimizer; then marks of divisors, windows and modes.
         divides_exchanged: the paths of nodes that divide gradients which were exchanged.
     """
@@ -59,6 +59,7 @@ class Watch:
         self.marks: list[Any] = []
         self.divides_exchanged: set[str] = set()
         self.acts: dict[str, list[Act]] = {node.path: [] for node in program.nodes}
+        self.leaving: dict[int, list[Act]] = {node.index: [] for node in program.nodes}
         for name in self.optimizers:
             self._follow(RULES_OF_RANKS if ranks else RULES, optimizer=name)
         for node in self._acting:
@@ -112,22 +113,28 @@ class Watch:
             for name in filter(None, (field.name, field.window)):
                 self._cells.registers.add(owner, name)
             count = functools.partial(self._count, node, owner, field, len(self.marks))
+            # Nodes before the step, such as an evaluation, may change an answer by which the window was cut.
+            self.leaving[owner.index].append(functools.partial(self._cut, len(self.marks)))
             self.marks.append((0, False))
             for other in self._acting:
                 if effects := [each.effect for each in other.plan_node.actions if followed[0] in each.optimizers]:
                     self.acts[other.path].append(functools.partial(count, other, effects))
 
+    def _cut(self, at: int) -> None:
+        """Mark an open window as cut, until its step, at the last batch or where data or time decide."""
+        passes, is_cut = self.marks[at]
+        if passes and not is_cut:
+            fetching = [each.fields for each in self._program.nodes if each.kind.fetches]
+            is_last = any(each["last"] or each["exhausted"] for each in fetching)
+            self.marks[at] = (passes, is_last or any(self._cells.questions.outcomes))
+
     def _count(
         self, node: ProgramNode, owner: ProgramNode, field: Field, at: int, acting: ProgramNode, effects: Sequence[str]
     ) -> None:
         """Count a visit that acts on the gradients of a window by whose size `node` divides its loss."""
+        if "backward" not in effects:
+            self._cut(at)
         passes, is_cut = self.marks[at]
-        # A short window is intended at the last batch, or where data or time decide. Once it is cut it stays so until
-        # the step, as nodes before that may change an answer.
-        is_open = "backward" not in effects and passes > 0
-        fetching = [each.fields for each in self._program.nodes if each.kind.fetches and is_open]
-        is_short = any(self._cells.questions.outcomes) or any(each["last"] or each["exhausted"] for each in fetching)
-        is_cut = is_open and (is_cut or is_short)
         opened = owner.fields[field.window] if field.window is not None and passes else 0
         size: int = opened or self._cells.field(owner, str(field.target)).read()
         words = {"window": f"{owner.node.name}.{field.target}", "size": str(size), "acting": acting.path}
@@ -142,7 +149,7 @@ class Watch:
                 passes = min(passes + 1, LARGE + 3)
             elif effect in ("zero_grad", "step"):
                 passes = 0
-        self.marks[at] = (passes, is_cut and passes > 0)
+        self.marks[at] = (passes, is_cut and passes > 0 and "backward" not in effects)
 
     # ---- modes of models
 

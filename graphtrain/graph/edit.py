@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from graphtrain.errors import EditError
 from graphtrain.graph.canonical import plain_parameter
-from graphtrain.graph.elements import END, NESTED, Edge, G, GraphData, Node, Reads, Writes, redirected
+from graphtrain.graph.elements import END, NESTED, Edge, G, GraphData, Node, Reads, Writes, nodes_of, redirected
 from graphtrain.graph.syntax import SLASH, STRING, restore_paths, with_paths
 from graphtrain.kind import kind_of
 from graphtrain.kind.declaration import FROM
@@ -401,7 +401,8 @@ def _with_settings(self: G, node: Node, settings: Mapping[str, Any], verb: str) 
 
 def _known(self: G, name: str, verb: str, *reserved: str) -> str:
     if name not in self.nodes and name not in reserved:
-        raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, self.nodes), is_missing=True)
+        known = nodes_of(self) if verb == "set" else self.nodes
+        raise EditError(f"{verb}: there is no node `{name}`", suggestion(name, known), is_missing=True)
     return name
 
 

@@ -31,6 +31,7 @@ _EXTENDING_KEYS = (*_OVERLAY_KEYS, "extends")
 _FORMAT_LINE = re.compile(r"^[ \t]*format[ \t]*=", re.MULTILINE)
 _EDGE = re.compile(r"(\S+)(?:\s+if\s+(.+))?", re.DOTALL)
 
+_INLINE = "an inline table is on one line; write a longer one as a table of its own: [nodes.NAME]"
 _HEADER = re.compile(r"\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _PART = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
 _KEY = re.compile(rf"\s*({_PART}(?:\s*\.\s*{_PART})*)\s*=")
@@ -213,7 +214,9 @@ def _tables(text: str, reader: Reader[Any]) -> dict[str, Any] | None:
         message = str(error).split("; use sys.")[0] if isinstance(error, ValueError) else "nested too deeply"
     position = re.search(r"\(at line (\d+), column \d+\)", message)
     place = f"{reader.file}:{position[1]}" if position else reader.file
-    reader.problems.append(Problem("G001", "error", place, f"TOML: {message.split(' (at')[0]}"))
+    line = text.splitlines()[int(position[1]) - 1] if position else ""
+    hint = _INLINE if line.count("{") > line.count("}") else ""
+    reader.problems.append(Problem("G001", "error", place, f"TOML: {message.split(' (at')[0]}", hint))
     return None
 
 

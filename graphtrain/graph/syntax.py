@@ -115,12 +115,11 @@ def parse(text: str, bodies: frozenset[str] = frozenset()) -> Expression:
             warnings.simplefilter("ignore")  # of an invalid escape in a string
             tree = ast.parse(line, mode="eval")
         return _convert(tree.body, line)
-    except SyntaxError as error:
-        raise GuardSyntaxError(f"not an expression: {error.msg}: {_shown(text)}") from None
     except GuardSyntaxError:
         raise
-    except (ValueError, MemoryError, RecursionError):
-        raise GuardSyntaxError(f"not an expression, or nested too deeply: {_shown(text)}") from None
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        reason = getattr(error, "msg", "it may be nested too deeply")
+        raise GuardSyntaxError(f"not an expression: {reason}: {_shown(text)}") from None
 
 
 STRING = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""

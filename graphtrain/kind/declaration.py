@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_args
 
 from graphtrain.kind.fields import EPOCH_FIELDS, ON_GRADIENTS, Field, action_of
 from graphtrain.kind.parameter import REQUIRED, Metric, Mode, Parameter
-from graphtrain.kind.signatures import descriptions_of
+from graphtrain.kind.signatures import descriptions_of, hints_of
 from graphtrain.kind.trigger import Trigger
 
 Family = Literal["data", "compute", "gradient", "update", "choice", "bookkeeping", "saving", "ranks", "other"]
@@ -130,6 +130,7 @@ class Kind:
         may_record_rows: True if it reads the recorder of metrics; a kind with `on_metrics` records no rows itself.
         keeps_state: True if its instances have a `state_dict` besides progress.
         may_return_slots: True if a visit reads a step function, which may return values for further slots.
+        opaque: the slot that it writes, if its return annotation is neither a number nor text: no expression reads it.
         records: the parameter with the prefix of its metrics, which has the name of a slot that it writes; or empty.
         keeps: the parameter with the slots, of those that its step function returns, that an epoch does not clear.
         monitor: the parameter that names a recorded metric; empty for none.
@@ -178,6 +179,10 @@ class Kind:
         self.may_record_rows = "recorder" in read and not self.has("on_metrics")
         endings = [getattr(self.implementation, ending) for ending in ENDINGS if self.has(ending)]
         self.reads_at_end = bool([each for each in endings if len(inspect.signature(each).parameters) > 1])
+        call = self.implementation.__call__ if inspect.isclass(self.implementation) else self.implementation
+        returns = hints_of(call).get("return", Any)
+        is_opaque = returns is not Any and isinstance(returns, type) and not issubclass(returns, int | float | str)
+        self.opaque = self.writes if is_opaque and len(self.writes) == 1 else ()
         self.records = next((name for name in self.writes if name in self.parameters), "")
         self.keeps = "keep" if self.may_return_slots and "keep" in self.parameters else ""
         self.monitor = self._typed(Metric)

@@ -451,8 +451,8 @@ BROKEN = [*STRUCTURE, *DATA, *GRADIENTS, *MODES, *LOOPS, *SAVING, *(replace(one,
 # What looks broken and does no harm as it is: another amount, or a further edit, would make it so.
 HARMLESS = [
     edited("a loss that is logged, which is due after a step", lambda g: add(g, "use_loss", between=("decide", "log"))),
-    edited("a loss that a guard reads where it is due after a step", lambda g: g.guard(
-        "log_due", "log.due and loss > 0")),
+    edited("a slot that a guard reads where it is due after a step", lambda g: g.guard(
+        "log_due", "log.due and samples > 0")),
     edited("a slot that a guard reads once it is written", lambda g: add(g, "score", after="zero_grad").guard(
         "ending", or_="(score > 1 if step.steps > 0 else log.due)")),
     edited("an average of which one start is within the run", lambda g: g.overlay("swa").set(
@@ -463,6 +463,10 @@ HARMLESS = [
     edited("a window whose size is a field in a body that does not run", lambda g: g.set("validate", every="never").set(
         "accumulate", reads={"every": "validate/next_batch.samples"})),
     edited("an end that a remainder postpones", lambda g: g.guard("ending", "finish.due and step.steps % 4 == 3")),
+    edited("a window cut by what an evaluation before its step may change", lambda g: g.overlay(
+        "early_stop", "val_guided").set("accumulate", every=3)),
+    edited("three overlays whose states multiply", lambda g: g.overlay("update_bn", "early_stop", "rollback").set(
+        "accumulate", every=2)),
     edited("a window of one that no guard reads", lambda g: g.redirect("train_batch", "accumulate", "clip")),
     edited("a window of one of another optimizer", lambda g: two_optimizers(g).set("d_batch", reads={
         "window": "accumulate.every"})),

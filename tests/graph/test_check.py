@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy
 import pytest
+import torch
 
-from graphtrain import Edge, Graph, Node, Trigger, node, progress
+from graphtrain import Edge, Graph, GraphError, Node, Trigger, node, progress
 from tests.graph.corpus import EVALUATE, FIT, KINDS, SOUND, Sound, bound, small
 
 
@@ -180,11 +182,30 @@ def test_a_guard_of_a_parameter_is_not_constant() -> None:
 
 
 def test_a_renamed_slot_is_known_by_its_new_name_alone() -> None:
-    renamed = FIT.set("train_batch", writes={"loss": "d_loss"})
-    assert codes(renamed.guard("good", "d_loss > 0").connect("train_batch", "accumulate", when="good")) == []
-    assert codes(FIT.guard("good", "loss > 0").connect("train_batch", "accumulate", when="good")) == []
-    assert "G208" in codes(renamed.guard("d_loss", "log.due"))
-    assert codes(replace(renamed, outputs=("d_loss",))) == []
+    renamed = FIT.set("next_batch", writes={"samples": "images"}).set("train_batch", reads={"samples": "images"})
+    assert codes(renamed.guard("good", "images > 0").connect("train_batch", "accumulate", when="good")) == []
+    assert codes(FIT.guard("good", "samples > 0").connect("train_batch", "accumulate", when="good")) == []
+    assert "G208" in codes(renamed.guard("images", "log.due"))
+    assert codes(replace(renamed, outputs=("images",))) == []
+
+
+def test_a_guard_cannot_read_a_slot_whose_kind_returns_a_tensor() -> None:
+    def codes_of(returns: object) -> list[str]:
+        def measure(batch):  # type: ignore[no-untyped-def]
+            """Measure."""
+
+        measure.__annotations__["return"] = returns
+        graph = FIT.insert("measure", node(writes="measured")(measure), before="train_batch")
+        return codes(graph.guard("high", "measured > 0").connect("train_batch", "accumulate", when="high"))
+
+    assert codes_of(torch.Tensor) == codes_of(dict) == ["G204"]
+    for returns in (int, float, bool, Any, float | None, numpy.float64, dict[str, float]):
+        assert codes_of(returns) == [], returns
+
+
+def test_a_slot_of_a_bypassed_node_asks_for_what_bypasses_it() -> None:
+    with pytest.raises(GraphError, match="supply `guiding_data`, without which `guiding` is bypassed"):
+        small(FIT.overlay("val_guided")).trainer()
 
 
 class HasFields:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from graphtrain import Edge, Graph, GraphError, GraphtrainError, Problem, UsageError
-from tests.graph.corpus import EVALUATE, FIT
+from tests.graph.corpus import EVALUATE, FIT, add, bound
 
 Edit = Callable[[Any], Graph]
 
@@ -26,6 +26,12 @@ def without_last(graph: Graph, source: str) -> Graph:
 
 def appended(graph: Graph, source: str, *edges: Edge) -> Graph:
     return replace(graph, edges={**graph.edges, source: (*graph.edges[source], *edges)})
+
+
+def by_steps(graph: Graph) -> Graph:
+    """The graph with a clock of steps alone."""
+    graph = graph.set("validate", every="never").set("checkpoint", every="never").set("finish", after="9 steps")
+    return replace(graph, units={"steps": "step.steps"})
 
 
 def says(said: str, parts: str) -> bool:
@@ -79,7 +85,6 @@ CHECKED: list[tuple[str, Edit, str]] = [
      "`not` is not a valid name for a node … not a keyword of Python"),
     ("G114 nodes.a b", lambda g: g.insert("a b", "choice", after="step"),
      "`a b` is not a valid name for a node … letters"),
-    ("G114 nodes.ﬁt", lambda g: g.insert("ﬁt", "choice", after="step"), "`ﬁt` is not a valid name for a node"),
     ("G114 nodes.edges", lambda g: g.insert("edges", "choice", after="step"), "cannot be the name of a node … [edges]"),
     ("G115 nodes.clip.reads", lambda g: g.set("clip", reads={"optimiser": "x"}),
      "`clip` has no slot or parameter `optimiser` … did you mean `optimizer`?"),
@@ -94,7 +99,15 @@ CHECKED: list[tuple[str, Edit, str]] = [
     ("G116 clock.x", lambda g: g.clock("x", "steps"), 'expected "node.field", got "steps"'),
     ("G116 clock.x", lambda g: g.clock("x", "next_batch.last"), "`next_batch.last` is not a number"),
     ("G116 clock.x", lambda g: g.clock("x", "train_batch.window_count"), "restarts when … progress(0)"),
+    ("G106 nodes.log.every", lambda g: g.set("log", every="50 iterations"),
+     'unknown unit `iterations` … that is "N steps" of the optimizer, or "N batches", here'),
+    ("G106 nodes.log.every", lambda g: by_steps(g).set("log", every="2 epochs"),
+     'unknown unit `epochs` … count it on the clock: epochs = "next_batch.epochs"'),
+    ("G116 clock.steps", lambda g: g.replace("step", "choice"), "`step` has no field `steps` … known: runs"),
     ("G201 guards.log_due", lambda g: g.guard("log_due", "log.due and"), "not an expression"),
+    ("G201 guards.log_due", lambda g: g.guard("log_due", "log.due && step.steps > 3"),
+     "not an expression … `node.field`, numbers, comparisons such as `==`, and the words `and`, `or`, `not`"),
+    ("G202 guards.log_due", lambda g: g.guard("log_due", "true"), "unknown name `true` … did you mean `True`?"),
     ("G201 guards.log_due", lambda g: g.guard("log_due", "open('x')"), "unknown function `open`"),
     ("G202 guards.log_due", lambda g: g.guard("log_due", "log_deu"), "unknown name `log_deu` … `log_due`"),
     ("G202 guards.log_due", lambda g: g.guard("log_due", "log"), "unknown name `log` … `log` is a node; read one of"),
@@ -110,6 +123,10 @@ CHECKED: list[tuple[str, Edit, str]] = [
     ("G203 guards.log_due", lambda g: g.guard("log_due", "log.deu"), "`log` has no field `deu` … `due`"),
     ("G204 guards.log_due", lambda g: g.guard("log_due", "log.every"),
      "is not a number, text or truth value … `log.due`"),
+    ("G203 guards.x_due", lambda g: g.insert("x", "choice", at="decide", before="log"),
+     "`x` has no field `due` … its kind needs a parameter `every: Trigger`"),
+    ("G204 guards.ending", lambda g: g.guard("ending", or_="loss < 0.1"),
+     "the slot `loss` holds no number, text or truth value … early_stop.monitor … return loss, graphtrain.STOP"),
     ("G204 guards.log_due", lambda g: g.guard("log_due", "step.steps"), "expected true or false … `> 0`"),
     ("G204 guards.log_due", lambda g: g.guard("log_due", "'yes'"), "the expression is a string"),
     ("G204 guards.log_due", lambda g: g.guard("log_due", "not step.steps"), "takes a boolean, not a number … `> 0`"),
@@ -145,6 +162,7 @@ CHECKED: list[tuple[str, Edit, str]] = [
            ("G201", "1 +", "not an expression"),
            ("G201", "sqr(4)", "unknown function `sqr`"),
            ("G202", "1 + lss", "no node writes a slot `lss` … did you mean `loss`?"),
+           ("G202", "epoch", "no node writes a slot `epoch` … it is a unit of the clock: read `next_batch.epochs`"),
            ("G202", "model", "no node writes a slot `model`: expressions read slots and fields, not resources"),
            ("G202", "1 + stp.steps", "unknown node `stp` … did you mean `step`?"),
            ("G203", "1 + step.stps", "`step` has no field `stps` … did you mean `steps`?"),
@@ -171,7 +189,17 @@ CHECKED: list[tuple[str, Edit, str]] = [
     ("G102 nodes.my_kind", lambda g: g.insert("my_kind", after="step"),
      "unknown kind `my_kind` … declare it with @node, in a script that `check` imports with --script"),
     ("G102 nodes.grad_norm", lambda g: g.insert("grad_norm", after="step"),
-     'unknown kind `grad_norm` … did you mean `gradient_norm`? … Or declare it with @node'),
+     'unknown kind `grad_norm` … did you mean `gradient_norm`? … or declare it with @node'),
+    ("G102 nodes.norm", lambda g: g.insert("norm", kind="gradient_norm", after="exchange"),
+     'unknown kind `norm` … a node with another name than its kind has use = "KIND"; or declare it'),
+    ("G119 nodes.rollback", lambda g: g.overlay("rollback").set("checkpoint", every="never"),
+     'no node saves one … let a `checkpoint` save, as in `fit`: every = "1 epochs"'),
+    ("G411 nodes.gradient_norm", lambda g: bound("d train_batch accumulate exchange clip step zero_grad")(g).overlay(
+        "gradient_norm"), '`optimizer`, but no node runs backward for it … name another: reads = { optimizer = "d" }'),
+    ("G501 edges.decide", lambda g: g.insert("again", graph=EVALUATE, at="decide", before="log"),
+     'the run can loop through `decide`, `again` forever … give `again` an amount, as in again.every = "1 epochs"'),
+    ("G303 edges.decide", lambda g: add(g, "score", after="train_batch").guard("ending", or_="score > 1"),
+     "reads `score` before it is written … ask first, as in `score.runs > 0 and ...`"),
 ]  # fmt: skip
 
 # A verb that is refused at once.
@@ -216,6 +244,8 @@ VERBS: list[tuple[Edit, str]] = [
     (lambda g: g.redirect("step", "clip", "log"),
      'redirect: there is no edge from `step` to `clip` … its edges: "zero_grad"'),
     (lambda g: g.redirect("step", "zero_grad", "clp"), "redirect: there is no node `clp` … did you mean `clip`?"),
+    (lambda g: g.set("validate.next_batch", limit=1),
+     "set: there is no node `validate.next_batch` … did you mean `validate/next_batch`?"),
     (lambda g: g.set("clip/x", x=1), "set: `clip` has no graph inside … its parameters are set as `clip.NAME`"),
     (lambda g: g.set("validate/nxt_batch", x=1), "set: there is no node `nxt_batch` … did you mean `next_batch`?"),
     (lambda g: g.set("clip", reads=3), "clip.reads: expected a table, got 3"),
@@ -309,6 +339,7 @@ def problems_of(text: str) -> list[Problem]:
 TEXTS: list[tuple[str, str, str, str]] = [
     ("b = {", "b = {x = True, ", "G001 6", "Invalid value"),
     ("name =", "name :", "G001 2", "Expected '='"),
+    ('b = { use', 'b = {\nuse', "G001 6", "an inline table is on one line … a table of its own: [nodes.NAME]"),
     ("format = 1", "format = " + "9" * 5000, "G001 0", "Exceeds the limit"),
     ("format = 1\n", "", "G003 0", "`format = 1` is expected at the top; it is missing"),
     ("format = 1", "format = 2", "G003 1", "`format = 1` is expected at the top; got 2"),

@@ -53,7 +53,7 @@ class ClosureStep(CallsTrainingStep):
     def __call__(
         self, model: Any, batch: Any, training_step: StepFunction | Repeated, samples: int, optimizer: Any,
         window: int = 1, ranks: Any = None,
-    ) -> Any:  # fmt: skip
+    ) -> object:  # fmt: skip
         evaluations = itertools.count()
 
         def closure() -> Any:

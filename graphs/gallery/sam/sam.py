@@ -51,7 +51,7 @@ class SamBatch(CallsTrainingStep):
     def __call__(
         self, model: Any, batch: Any, training_step: StepFunction | Repeated, samples: int, optimizer: Any,
         window: int = 1,
-    ) -> Any:  # fmt: skip
+    ) -> object:  # fmt: skip
         weights = [weight for weight in parameters_of(optimizer) if weight.requires_grad]
         loss = self.loss_of(training_step, model, batch, samples)
         if loss is None:
