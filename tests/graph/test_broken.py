@@ -463,6 +463,8 @@ HARMLESS = [
     edited("a window whose size is a field in a body that does not run", lambda g: g.set("validate", every="never").set(
         "accumulate", reads={"every": "validate/next_batch.samples"})),
     edited("an end that a remainder postpones", lambda g: g.guard("ending", "finish.due and step.steps % 4 == 3")),
+    edited("an end that a ratio of counters decides", lambda g: g.guard(
+        "ending", "finish.due and step.steps // end_epoch.runs > 7")),
     edited("a window of one that no guard reads", lambda g: g.redirect("train_batch", "accumulate", "clip")),
     edited("a window of one of another optimizer", lambda g: two_optimizers(g).set("d_batch", reads={
         "window": "accumulate.every"})),
