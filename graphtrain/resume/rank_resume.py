@@ -17,7 +17,7 @@ from typing import Any
 from graphtrain.data.loader import derived_seed
 from graphtrain.errors import CheckpointError
 from graphtrain.graph.renaming import Renaming
-from graphtrain.kind.fields import IDLE, ROUND
+from graphtrain.kind.fields import ROUND
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.bind import ProgramNode
 from graphtrain.program.compiled_graph import CompiledGraph
@@ -127,8 +127,6 @@ def _progress(
             changed[former[node.path]] = fields = {name: getattr(node.instance, name) for name in stored}
         if fields and is_one and (node.kind.fetches or ROUND in node.kind.fields):
             fields[ROUND] = 1
-        if fields and IDLE in node.kind.fields:
-            fields[IDLE] = False
         for name in getattr(node.kind.implementation, "of_rank", ()) if rank else ():
             fields.pop(name, None)
     return changed

@@ -467,6 +467,8 @@ HARMLESS = [
         "early_stop", "val_guided").set("accumulate", every=3)),
     edited("three overlays whose states multiply", lambda g: g.overlay("update_bn", "early_stop", "rollback").set(
         "accumulate", every=2)),
+    edited("an end that a ratio of counters decides", lambda g: g.guard(
+        "ending", "finish.due and step.steps // end_epoch.runs > 7")),
     edited("a window of one that no guard reads", lambda g: g.redirect("train_batch", "accumulate", "clip")),
     edited("a window of one of another optimizer", lambda g: two_optimizers(g).set("d_batch", reads={
         "window": "accumulate.every"})),

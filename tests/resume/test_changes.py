@@ -140,11 +140,14 @@ def test_the_revision_is_kept(tmp_path: Path) -> None:
 
     git("init", "-q")
     (tmp_path / "tiny.py").write_text(SCRIPT.replace("import", "# former\nimport"))
-    git("add", "tiny.py")
-    git("commit", "-qm", "first")
-    begun(tmp_path)
-    start = json.loads((tmp_path / "r" / "starts.jsonl").read_text())
-    assert start["origin"]["revision"] == git("rev-parse", "HEAD").strip()
+    for is_committed in (False, True):
+        if is_committed:
+            git("add", "tiny.py")
+            git("commit", "-qm", "first")
+        begun(tmp_path)
+        start = json.loads((tmp_path / "r" / "starts.jsonl").read_text())
+        assert start["origin"]["revision"] == (git("rev-parse", "HEAD").strip() if is_committed else "")
+        shutil.rmtree(tmp_path / "r")
 
 
 # ---- in Python: what `setup` made
