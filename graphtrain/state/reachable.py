@@ -26,7 +26,6 @@ from graphtrain.state.kinds import (
     MOST_COMPARED,
     NOT_STATE,
     WRAPPER_ATTRIBUTES,
-    Category,
     Contents,
     Namespace,
     category_of,
@@ -88,7 +87,7 @@ class Entry:
 
     path: str
     value: Any
-    category: Category
+    category: str
     is_saved_elsewhere: bool = False  # something else saves it, such as a `state_dict`
     is_data: bool = False  # data, or reachable from data
     code: Any = None  # the code of a function, the `grad_fn` of a tensor, the class of anything else

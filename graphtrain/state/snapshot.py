@@ -100,19 +100,14 @@ _OTHER = (
 )
 
 
-def data_contents(
-    snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False
-) -> dict[str, dict[str, Any]]:
+def data_contents(snapshot: StateSnapshot, saved: Collection[str]) -> dict[str, dict[str, Any]]:
     """Hash the tensors, arrays and large containers of data, except those at paths that are saved.
 
     Returns, by name of data, its `hash`; and `is_whole`, False if only a sample was hashed.
-
-    Arguments:
-        pauses: True to let other threads run at intervals. Default: False.
     """
     contents = {}
     for name in snapshot.of_data:
-        content = ContentHash(snapshot.reachable.path_of, pauses=pauses)
+        content = ContentHash(snapshot.reachable.path_of)
         digest = ""
         with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
             for entry in snapshot.entries(name):
