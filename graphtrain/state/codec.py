@@ -116,8 +116,6 @@ class StateWriter(Encoder):
             problem = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
             self.lost.append(f"{shown_path(path)} {problem}")
 
-    # ---- values other than plain data
-
     def describe(self, value: Any, path: str, depth: int) -> Any:
         """A reference to an existing object, or the description of a new one; None for plain data.
 
@@ -342,9 +340,6 @@ def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tu
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):
                 yield from parts_in(part, f"{path}[{key!r}]", (*around, id(value)))
-
-
-# ---- classes and functions
 
 
 def is_plain_class(kind: Any) -> bool:

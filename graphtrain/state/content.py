@@ -140,8 +140,6 @@ class ContentHash:
             else:
                 self._waiting += reversed(several)
 
-    # ---- tensors and arrays
-
     def _step(self, size: int, count: int) -> int:
         """The distance between the hashed elements of a tensor or array of this many bytes and elements."""
         self._bytes += size

@@ -60,9 +60,6 @@ def generator_of(value: Any) -> AnyGenerator:
     raise TypeError(f"a {type(value).__name__} is no random generator")
 
 
-# ---- the global generators of the CPU
-
-
 @final
 class NumpyGlobal:
     """NumPy's global generator. Reading an unchanged state takes 1 us and restoring it 2 us; NumPy takes 25 us.

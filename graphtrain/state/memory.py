@@ -38,10 +38,8 @@ class MemoryIndex:
         return [pair for pair in near if start < span_of(pair[1])[1] and span_of(pair[1])[0] < end]
 
     def _near(self, start: int, end: int) -> slice:
-        first = last = bisect.bisect_right(self._regions, start, key=operator.itemgetter(1))
-        while last < len(self._regions) and self._regions[last][0] < end:
-            last += 1
-        return slice(first, last)
+        first = bisect.bisect_right(self._regions, start, key=operator.itemgetter(1))
+        return slice(first, bisect.bisect_left(self._regions, end, first, key=operator.itemgetter(0)))
 
 
 def span_of(value: Any) -> tuple[int, int]:

@@ -49,9 +49,6 @@ def _renamed(state: Any, rename: Callable[[str], str]) -> Mapping[str, Any]:
     return renamed  # type: ignore[no-any-return]
 
 
-# ---- what fits
-
-
 def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[str], heading: str) -> list[str]:
     """The names of the saved weights that are loaded into a module.
 
