@@ -65,10 +65,7 @@ def changes_since(
         states: path -> the present `state_dict` of an object, if already read. Default: read where needed.
     """
     finder = _Finder(snapshot, {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)})
-    section: dict[str, Any] = {}
-    for entry in snapshot.entries(data):
-        if (change := finder.change(entry)) is not None:
-            section[entry.path] = change
+    section = {each.path: change for each in snapshot.entries(data) if (change := finder.change(each)) is not None}
     if data is None:
         finder.writer.note_states()
     unknown = [*finder.unknown, *finder.writer.lost]

@@ -18,18 +18,22 @@ class MemoryIndex:
 
     def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
         self._regions: list[tuple[int, int, list[tuple[str, Any]]]] = []  # where each begins, ends, and what is in it
-        for span, pair in sorted([(span_of(pair[1]), pair) for pair in named], key=operator.itemgetter(0)):
-            self._add(*span, pair)
+        begin, last, within = 0, 0, list[tuple[str, Any]]()
+        for start, end, pair in sorted([(*span_of(pair[1]), pair) for pair in named], key=operator.itemgetter(0)):
+            if start >= last:
+                begin, last, within = start, end, []
+                self._regions.append((begin, last, within))
+            elif end > last:
+                last = end
+                self._regions[-1] = begin, last, within
+            within.append(pair)
 
     def add(self, name: str, value: Any) -> None:
         """Add a tensor or an array."""
-        self._add(*span_of(value), (name, value))
-
-    def _add(self, start: int, end: int, pair: tuple[str, Any]) -> None:
+        start, end = span_of(value)
         near = self._near(start, end)
-        starts, ends, (named, *others) = zip(*self._regions[near], (start, end, [pair]), strict=True)
-        named.extend(itertools.chain(*others))  # in place: one region may hold very many
-        self._regions[near] = [(min(starts), max(ends), named)]
+        starts, ends, named = zip(*self._regions[near], (start, end, [(name, value)]), strict=True)
+        self._regions[near] = [(min(starts), max(ends), [*itertools.chain(*named)])]
 
     def overlapping(self, value: Any) -> list[tuple[str, Any]]:
         """Those whose memory range overlaps that of a tensor or an array."""

@@ -93,8 +93,6 @@ class StateSnapshot:
         return entry.ignored | saved_by_state_dict(entry.value, state) | equal
 
 
-# ---- data that is not saved
-
 _OTHER = (
     "has changed since the checkpoint: training changed it in place, or `setup` creates it differently each time; "
     "let training change a copy, or seed `setup`"
