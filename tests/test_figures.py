@@ -17,7 +17,7 @@ ROOMS = {
     "plan": 837,
     "checks": 2_660,
     "storage": 2_820,
-    "state": 2_681,
+    "state": 2_627,
     "data": 1_363,
     "report": 2_795,
     "program": 3_783,
@@ -35,7 +35,7 @@ FOR_A_CONTRIBUTION = 200
 
 # Where another figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
-    "lines of source": 36_818,
+    "lines of source": 36_764,
     "functions that the smallest run enters": 931,
     "classes that it enters": 102,
     "helpers of tests on other helpers": 5,

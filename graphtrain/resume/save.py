@@ -227,7 +227,7 @@ class CheckpointWriter:
 
         def write() -> SavedCheckpoint:
             """Write the checkpoint, in a separate thread, while training continues."""
-            content = data_contents(snapshot, changed, pauses=True) if snapshot is not None else {}
+            content = data_contents(snapshot, changed) if snapshot is not None else {}
             known = replace(facts, data_content=content)
             if part.ranks.rank:
                 return part.follow(known)

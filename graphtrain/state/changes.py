@@ -24,11 +24,9 @@ from graphtrain.state.generators import generator_of
 from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
 from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, contents_of, place_of, stamp_of
-from graphtrain.state.snapshot import States, StateSnapshot
+from graphtrain.state.snapshot import StateSnapshot
 from graphtrain.storage.encoding import UnsaveableError, is_saveable
 from graphtrain.storage.strides import without_repeats
-
-Section = Mapping[str, Any]
 
 OTHER_SUBMODULES = "has other submodules than it was set up with"
 # The remedies for objects that have changed and cannot be saved, by category.
@@ -49,7 +47,7 @@ class StateChanges(NamedTuple):
         writer: the writer that encoded it; None if nothing was examined.
     """
 
-    section: Section
+    section: Mapping[str, Any]
     unknown: list[str]
     writer: StateWriter | None = None
 
@@ -67,10 +65,7 @@ def changes_since(
         states: path -> the present `state_dict` of an object, if already read. Default: read where needed.
     """
     finder = _Finder(snapshot, {path: state for path, state in (states or {}).items() if isinstance(state, Mapping)})
-    section: dict[str, Any] = {}
-    for entry in snapshot.entries(data):
-        if (change := finder.change(entry)) is not None:
-            section[entry.path] = change
+    section = {each.path: change for each in snapshot.entries(data) if (change := finder.change(each)) is not None}
     if data is None:
         finder.writer.note_states()
     unknown = [*finder.unknown, *finder.writer.lost]
@@ -84,7 +79,7 @@ def changes_since(
 class _Finder:
     """Compares objects with the snapshot, and encodes what they hold now."""
 
-    def __init__(self, snapshot: StateSnapshot, states: States) -> None:
+    def __init__(self, snapshot: StateSnapshot, states: Mapping[str, Any]) -> None:
         self._snapshot, self._states = snapshot, states
         self.writer = StateWriter(snapshot)
         self.unknown: list[str] = []

@@ -23,7 +23,7 @@ import torch
 from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
 from graphtrain.printable import shown_path
-from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, Category, category_of, is_constant, is_users
+from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
 from graphtrain.state.modules import KEEPS_GRAPH, keeps_graph
 from graphtrain.state.optimizers import states_of
@@ -116,8 +116,6 @@ class StateWriter(Encoder):
             problem = f"shares memory with {shown_path(other)}, which a resume cannot restore: clone it"
             self.lost.append(f"{shown_path(path)} {problem}")
 
-    # ---- values other than plain data
-
     def describe(self, value: Any, path: str, depth: int) -> Any:
         """A reference to an existing object, or the description of a new one; None for plain data.
 
@@ -131,7 +129,7 @@ class StateWriter(Encoder):
             return self._view(value, path, depth)
         return self._new_object(value, category, path, depth)
 
-    def _reference(self, value: Any, category: Category, path: str) -> Any:
+    def _reference(self, value: Any, category: str, path: str) -> Any:
         """The reference to an object that a resumed process has too; None for a new object."""
         kind = type(value)
         if isinstance(value, enum.Enum) and value.name in kind.__members__:
@@ -153,7 +151,7 @@ class StateWriter(Encoder):
             return tagged("named", *name_of(value, path))
         return None
 
-    def _new_object(self, value: Any, category: Category, path: str, depth: int) -> Any:
+    def _new_object(self, value: Any, category: str, path: str, depth: int) -> Any:
         kind: Any = type(value)
         match category:
             case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
@@ -342,9 +340,6 @@ def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tu
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):
                 yield from parts_in(part, f"{path}[{key!r}]", (*around, id(value)))
-
-
-# ---- classes and functions
 
 
 def is_plain_class(kind: Any) -> bool:

@@ -44,7 +44,6 @@ class ContentHash:
     Arguments:
         place_of: returns the path of an object that is compared separately, which is hashed instead; None for others.
         most_bytes: the limit for all tensors and arrays together. Default: 1 GiB.
-        pauses: True to let other threads run at intervals. Default: False.
 
     Attributes:
         hexdigest: returns the hash of what was added so far.
@@ -60,12 +59,9 @@ class ContentHash:
         self,
         place_of: Callable[[Any], str | None] = lambda value: None,
         most_bytes: int = MOST_BYTES,
-        *,
-        pauses: bool = False,
     ) -> None:
         self._place_of = place_of
         self._most_bytes = most_bytes
-        self._pauses = pauses
         self._hash = xxhash.xxh3_128()
         self.hexdigest = self._hash.hexdigest
         self._seen: dict[int, tuple[int, Any]] = {}  # with the objects: an `id` may be reused
@@ -83,7 +79,7 @@ class ContentHash:
         while self._waiting:
             self._items += 1
             # Other threads run meanwhile: one that needs the interpreter would wait 5 ms for each operation.
-            if self._pauses and not self._items % _ITEMS_BETWEEN_PAUSES:
+            if not self._items % _ITEMS_BETWEEN_PAUSES:
                 time.sleep(0)
             part = self._waiting.pop()
             if type(part) in CONSTANTS:
@@ -147,8 +143,6 @@ class ContentHash:
                 self._text(several)
             else:
                 self._waiting += reversed(several)
-
-    # ---- tensors and arrays
 
     def _step(self, size: int, count: int) -> int:
         """The distance between the hashed elements of a tensor or array of this many bytes and elements."""

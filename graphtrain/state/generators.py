@@ -60,9 +60,6 @@ def generator_of(value: Any) -> AnyGenerator:
     raise TypeError(f"a {type(value).__name__} is no random generator")
 
 
-# ---- the global generators of the CPU
-
-
 @final
 class NumpyGlobal:
     """NumPy's global generator. Reading an unchanged state takes 1 us and restoring it 2 us; NumPy takes 25 us.
@@ -187,11 +184,11 @@ def fitted_random(captured: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     ''
     """
     fitted = {name: captured.get(name, state) for name, state in capture_random().items()}
-    words = []
-    for device in DEVICES:
-        now, before = (sum(name.startswith(device) for name in names) for names in (fitted, captured))
-        if now != before:
-            words.append(f"random numbers of {now} {device.upper()} devices instead of {before}")
+    counts = {
+        device: [sum(name.startswith(device) for name in each) for each in (fitted, captured)] for device in DEVICES
+    }
+    differing = [(*count, device.upper()) for device, count in counts.items() if count[0] != count[1]]
+    words = [f"random numbers of {now} {device} devices instead of {before}" for now, before, device in differing]
     return fitted, ", ".join(words)
 
 

@@ -35,9 +35,6 @@ from graphtrain.storage.value_types import STANDARD
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Category = str
-"""A name in `TABLE`."""
-
 Contents = tuple[tuple[Any, ...], tuple[Any, ...]]
 """Keys and parts; a sequence has no keys."""
 
@@ -228,7 +225,7 @@ class ObjectKind(NamedTuple):
 _GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
 
 # The first row that has a type decides.
-TABLE: Mapping[Category, ObjectKind] = {
+TABLE: Mapping[str, ObjectKind] = {
     "value": ObjectKind(_VALUES),
     "skipped": ObjectKind((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom)),
     "tensor": ObjectKind(torch.Tensor),
@@ -261,7 +258,7 @@ IN_CONTAINERS = frozenset(category for category, kind in KINDS.items() if not ki
 
 
 @_cached
-def category_of(kind: type) -> Category:
+def category_of(kind: type) -> str:
     """The category of objects of a type.
 
     >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))

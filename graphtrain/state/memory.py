@@ -11,17 +11,14 @@ from typing import Any, final
 import numpy
 import torch
 
-Named = list[tuple[str, Any]]
-"""Tensors and arrays, each with its name."""
-
 
 @final
 class MemoryIndex:
     """Named tensors and arrays by address, in regions of memory that do not overlap."""
 
     def __init__(self, named: Iterable[tuple[str, Any]]) -> None:
-        self._regions: list[tuple[int, int, Named]] = []  # where each begins and ends, and what is in it
-        begin, last, within = 0, 0, Named()
+        self._regions: list[tuple[int, int, list[tuple[str, Any]]]] = []  # where each begins, ends, and what is in it
+        begin, last, within = 0, 0, list[tuple[str, Any]]()
         for start, end, pair in sorted([(*span_of(pair[1]), pair) for pair in named], key=operator.itemgetter(0)):
             if start >= last:
                 begin, last, within = start, end, []
@@ -38,17 +35,15 @@ class MemoryIndex:
         starts, ends, named = zip(*self._regions[near], (start, end, [(name, value)]), strict=True)
         self._regions[near] = [(min(starts), max(ends), [*itertools.chain(*named)])]
 
-    def overlapping(self, value: Any) -> Named:
+    def overlapping(self, value: Any) -> list[tuple[str, Any]]:
         """Those whose memory range overlaps that of a tensor or an array."""
         start, end = span_of(value)
         near = [pair for _, _, named in self._regions[self._near(start, end)] for pair in named]
         return [pair for pair in near if start < span_of(pair[1])[1] and span_of(pair[1])[0] < end]
 
     def _near(self, start: int, end: int) -> slice:
-        first = last = bisect.bisect_right(self._regions, start, key=operator.itemgetter(1))
-        while last < len(self._regions) and self._regions[last][0] < end:
-            last += 1
-        return slice(first, last)
+        first = bisect.bisect_right(self._regions, start, key=operator.itemgetter(1))
+        return slice(first, bisect.bisect_left(self._regions, end, first, key=operator.itemgetter(0)))
 
 
 def span_of(value: Any) -> tuple[int, int]:

@@ -101,13 +101,11 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for name, saved in {**state["buffers"], **state["parameters"]}.items():
             if getattr(tensors.get(name), "shape", None) != getattr(saved, "shape", None):
-                shape = tuple(saved.shape)
-                raise CheckpointError(f"the model no longer has a parameter or buffer `{name}` of shape {shape}")
+                raise CheckpointError(
+                    f"the model has no parameter or buffer `{name}` of shape {tuple(saved.shape)} now"
+                )
             if saved is not None:  # it stays the same tensor, which others may hold, if the saved values fit into it
                 without_repeats(tensors[name]).copy_(without_repeats(saved))
-
-
-# ---- autograd graphs kept by tensors, of which checkpoints hold only the values
 
 
 def keeps_graph(tensor: torch.Tensor) -> bool:
@@ -122,15 +120,14 @@ def keeps_graph(tensor: torch.Tensor) -> bool:
     (True, False, None, False)
     """
     operations: list[Any] = [tensor.grad_fn] if tensor.grad_fn is not None else []
-    known, reaches_a_leaf = set(operations), False
+    known, reaches_a_leaf = {None, *operations}, False
     for operation in operations:  # which grows
         if _has_been_freed(operation):
             return False
         reaches_a_leaf |= getattr(getattr(operation, "variable", None), "requires_grad", False)
-        for next_operation, _ in operation.next_functions:
-            if next_operation is not None and next_operation not in known and len(operations) < _MOST_NODES:
-                known.add(next_operation)
-                operations.append(next_operation)
+        following = dict.fromkeys(each for each, _ in operation.next_functions if each not in known)
+        operations += [*following][: _MOST_NODES - len(operations)]
+        known.update(following)
     return reaches_a_leaf
 
 

@@ -44,10 +44,9 @@ class SavedObjects:
 
     def lost(self) -> list[str]:
         """A notice about each change of modules, or else of optimizers, that a resume could not load."""
-        of_modules = [line for name, each in self.structures.items() for line in each.lost(name, self.modules[name])]
-        return of_modules or [
-            line for name, each in self.groups.items() for line in each.lost(name, self.optimizers[name])
-        ]
+        modules, groups = self.structures.items(), self.groups.items()
+        of_modules = [line for name, structure in modules for line in structure.lost(name, self.modules[name])]
+        return of_modules or [line for name, each in groups for line in each.lost(name, self.optimizers[name])]
 
     def is_lazy(self) -> bool:
         """True as long as a module waits for its first batch to create its parameters."""

@@ -73,9 +73,6 @@ def put_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None
         parameter.grad = gradient.to(parameter.device) if gradient is not None else None
 
 
-# ---- loading
-
-
 @uncollected()
 def load_optimizer(optimizer: Any, state: Mapping[str, Any]) -> None:
     """Load an optimizer's state, with the dtypes that were saved: `load_state_dict` casts to those of parameters."""

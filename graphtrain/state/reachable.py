@@ -26,7 +26,6 @@ from graphtrain.state.kinds import (
     MOST_COMPARED,
     NOT_STATE,
     WRAPPERS,
-    Category,
     Contents,
     Namespace,
     category_of,
@@ -88,7 +87,7 @@ class Entry:
 
     path: str
     value: Any
-    category: Category
+    category: str
     is_saved_elsewhere: bool = False  # something else saves it, such as a `state_dict`
     is_data: bool = False  # data, or reachable from data
     code: Any = None  # the code of a function, the `grad_fn` of a tensor, the class of anything else
@@ -247,9 +246,7 @@ class Reachable:
             return
         if path in self.by_path:  # keys with the same text
             path = f"{path}#{len(self.by_path)}"
-        code: Any = type(value)
-        if category in ("function", "tensor"):
-            code = value.__code__ if category == "function" else value.grad_fn
+        code = value.__code__ if category == "function" else value.grad_fn if category == "tensor" else type(value)
         entry = Entry(path, value, category, is_saved_elsewhere, is_data, code)
         is_part = id(value) in self._of_data and category not in ("module", "optimizer")
         # Not a module on the device `meta`, such as one that gets its parameters from `functional_call`.
@@ -270,8 +267,6 @@ class Reachable:
         if (size := len(entry.value)) <= MOST_COMPARED and all(is_constant(each) or self.find(each) for each in parts):
             return ""
         return "is a set of objects" if entry.is_entered else f"has {size:,} items"
-
-    # ---- contents of an object
 
     def _children(self, entry: Entry) -> Iterator[Child]:
         value, path, category = entry.value, entry.path, entry.category

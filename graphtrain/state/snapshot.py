@@ -11,9 +11,6 @@ from graphtrain.state.content import ContentHash, have_equal_contents
 from graphtrain.state.kinds import KINDS
 from graphtrain.state.reachable import Entry, Reachable, is_within, saved_by_state_dict, state_of
 
-States = Mapping[str, Mapping[Any, Any]]
-"""Path -> the present `state_dict` of an object, where it was already read."""
-
 
 @final
 class StateSnapshot:
@@ -78,11 +75,15 @@ class StateSnapshot:
         """True for a path that is left out or was replaced, or that leads through such a path."""
         return bool(self.left_out or self.replaced) and is_within(path, (*self.left_out, *self.replaced))
 
-    def ignored(self, entry: Entry, states: States) -> frozenset[str]:
+    def ignored(self, entry: Entry, states: Mapping[str, Any]) -> frozenset[str]:
         """The attributes that are not compared: those whose values are in the present `state_dict`.
 
-        The name alone is not enough: an entry of the same name may hold another value, which loading does not restore.
+        `states` has those already read, by path. The name alone is not enough: an entry of the same name may hold
+        another value, which loading does not restore.
         """
+        if entry.category == "module":  # flags that hooks are registered: set with the hooks
+            flags = (name for name, part in vars(entry.value).items() if "hook" in name and isinstance(part, bool))
+            return entry.ignored.union(flags)
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
         attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
@@ -92,27 +93,20 @@ class StateSnapshot:
         return entry.ignored | saved_by_state_dict(entry.value, state) | equal
 
 
-# ---- data that is not saved
-
 _OTHER = (
     "has changed since the checkpoint: training changed it in place, or `setup` creates it differently each time; "
     "let training change a copy, or seed `setup`"
 )
 
 
-def data_contents(
-    snapshot: StateSnapshot, saved: Collection[str], *, pauses: bool = False
-) -> dict[str, dict[str, Any]]:
+def data_contents(snapshot: StateSnapshot, saved: Collection[str]) -> dict[str, dict[str, Any]]:
     """Hash the tensors, arrays and large containers of data, except those at paths that are saved.
 
     Returns, by name of data, its `hash`; and `is_whole`, False if only a sample was hashed.
-
-    Arguments:
-        pauses: True to let other threads run at intervals. Default: False.
     """
     contents = {}
     for name in snapshot.of_data:
-        content = ContentHash(snapshot.reachable.path_of, pauses=pauses)
+        content = ContentHash(snapshot.reachable.path_of)
         digest = ""
         with contextlib.suppress(RuntimeError):  # training changes a dictionary meanwhile: no resume finds the same
             for entry in snapshot.entries(name):

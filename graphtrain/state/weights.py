@@ -35,15 +35,9 @@ def load_weights(module: torch.nn.Module, state: Mapping[str, Any], *, strict: b
     Raises:
         one of `MISFITS`: it does not fit.
     """
-    compiled = [f"{name}." for name, inner in module.named_modules() if uncompiled(inner) is not inner]
-
-    def name_in_module(name: str) -> str:
-        name += "."
-        for prefix in compiled:  # the outer ones first
-            name = f"{prefix}_orig_mod.{name.removeprefix(prefix)}" if name.startswith(prefix) else name
-        return name[:-1]
-
-    state = _renamed(state, name_in_module) if compiled else state
+    if any(uncompiled(inner) is not inner for inner in module.modules()):
+        names = {plain_name(name): name for name in (*module.state_dict(), *dict(module.named_modules()))}
+        state = _renamed(state, lambda name: names.get(name, name))
     module.load_state_dict(state) if strict else module.load_state_dict(state, strict=False)
 
 
@@ -53,9 +47,6 @@ def _renamed(state: Any, rename: Callable[[str], str]) -> Mapping[str, Any]:
     if hasattr(state, "_metadata"):
         renamed._metadata = OrderedDict((rename(name), version) for name, version in state._metadata.items())
     return renamed  # type: ignore[no-any-return]
-
-
-# ---- what fits
 
 
 def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[str], heading: str) -> list[str]:
