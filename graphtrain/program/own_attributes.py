@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.stateful_objects import StatefulObjects
-from graphtrain.state.code_names import names_in
 from graphtrain.state.content import ContentHash
 from graphtrain.state.kinds import KINDS, is_users
+from graphtrain.state.reachable import names_in
 
 Hashes = Mapping[str, Mapping[str, str]]
 """Path of a node -> attribute -> the hash of its contents; empty for an iterator, whose position does not show."""
@@ -56,5 +56,5 @@ def _renewed(node: ProgramNode) -> set[str]:
     """The attributes that `setup`, or a method that it names, assigns: they do not outlive the visit of a body."""
     kind = node.kind.implementation
     setup = getattr(kind, "setup", None) if node.scope.path else None
-    methods = [setup, *[getattr(kind, name, None) for name in names_in(setup.__code__).attributes]] if setup else []
-    return {name for each in methods if hasattr(each, "__code__") for name in names_in(each.__code__).assigned}
+    methods = [setup, *[getattr(kind, name, None) for name in names_in(setup.__code__)[1]]] if setup else []
+    return {name for each in methods if hasattr(each, "__code__") for name in names_in(each.__code__)[3]}

@@ -70,11 +70,12 @@ _NOT_LOOKED_FOR = f", where changes are not looked for: {REMEDY}"
 # Of larger tensors and arrays of data, a stamp hashes only a sample; data is hashed whole after a save.
 _MOST_BYTES = {"tensor": 64 * 2**10, "array": 2 * 2**20}
 
-# Parts of the names of the operations of a function that use globals, attributes and modules.
+# Parts of the names of the operations of a function that use globals, attributes and modules, and that set attributes.
 _OPERATIONS = (
     ("_GLOBAL", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"),
     ("_ATTR", "_METHOD", "IMPORT_FROM"),
     ("IMPORT_NAME",),
+    ("STORE_ATTR",),
 )
 
 Child = tuple[str, Any, bool]
@@ -333,7 +334,7 @@ class Reachable:
         if not is_of_users:
             return
         # The globals that it uses, and the modules that it imports.
-        variables, attributes, imported = names_in(function.__code__)
+        variables, attributes, imported, _ = names_in(function.__code__)
         self._attributes |= {name for name in attributes if not name.startswith("__")}
         package = function.__globals__.get("__package__") or ""
         for name in sorted(imported):
@@ -358,10 +359,10 @@ class Reachable:
 
 @functools.cache
 def names_in(code: types.CodeType) -> tuple[frozenset[str], ...]:
-    """The names of globals, of attributes and of imported modules that a code object uses, also in nested functions.
+    """The names of globals, attributes, imported modules, and set attributes of a code object and functions in it.
 
     >>> [sorted(names) for names in names_in(compile("math.pi + f()", "", "eval"))]
-    [['f', 'math'], ['pi'], []]
+    [['f', 'math'], ['pi'], [], []]
     """
     used = [(each.opname, each.argval) for each in dis.get_instructions(code)]
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]

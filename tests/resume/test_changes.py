@@ -23,7 +23,7 @@ import pytest
 import torch
 from torch import nn
 
-from graphtrain import CheckpointError, Graph, Trainer, UsageError
+from graphtrain import CheckpointError, Graph, Trainer, UsageError, fit
 from tests.world import in_a_process, said_at_resume, says_exact
 
 # ---- the command: code, arguments, data, seeds
