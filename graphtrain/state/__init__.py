@@ -14,7 +14,7 @@ Other rooms use:
     modules: capture_module, fit_buffers, restore_module
     objects: MISFITS, SavedObjects
     optimizers: kept_groups, NO_RESUME, put_gradient
-    reachable: contents_of, is_within, keeps_state, OF_THE_COMPILER, parts_of, place_of, Reachable, REMEDY
+    reachable: contents_of, is_within, keeps_state, names_in, OF_THE_COMPILER, parts_of, place_of, Reachable, REMEDY
     snapshot: compared_data, data_contents, StateSnapshot
     weights: dtype_and_shape, fitting, load_weights, local_part, uncompiled, weights_of
 """
