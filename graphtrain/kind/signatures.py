@@ -59,9 +59,9 @@ def checked_call(*unchecked: str, error: type[GraphtrainError] = UsageError) -> 
                 raise error(f"{name}: {problem}", hint) from None
             try:
                 for key in bound.keys() & hints_of(function).keys() - {*unchecked}:
-                    kind, given = signature.parameters[key].kind, bound[key]
-                    several = given if kind is kind.VAR_POSITIONAL else [given]
-                    for each in given.values() if kind is kind.VAR_KEYWORD else several:
+                    passing, value = signature.parameters[key].kind, bound[key]
+                    values = value if passing is passing.VAR_POSITIONAL else [value]
+                    for each in value.values() if passing is passing.VAR_KEYWORD else values:
                         coerce_item(key.rstrip("_"), each, hints_of(function)[key])
             except ValueError as problem:
                 raise error(f"{name}: {problem}") from None

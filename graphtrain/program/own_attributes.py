@@ -47,7 +47,7 @@ def changed_attributes(
     for path, attributes in now.items():
         node, saved = program.by_path[path], before.get(path, attributes)
         names = saved.keys() | (attributes.keys() if visited is None else ())
-        for name in sorted(names - ({*()} if node.scope in (visited or ()) else _renewed(node))):
+        for name in sorted(names - (set() if node.scope in (visited or ()) else _renewed(node))):
             if not attributes.get(name) or attributes[name] != saved.get(name):
                 yield f"`{path}` has changed its `{name}`, which is not saved: make it progress"
 

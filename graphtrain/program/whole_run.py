@@ -187,10 +187,10 @@ class PlannedRun:
         Raises:
             UsageError: the number is not known before the run, or data has no length.
         """
-        counted = _EpochsOfWindows(self._plan)
-        steps = counted.steps(train_data, self.world_size)
-        if counted.unknown:
-            self._notices.once(f"run.steps: at most {steps} steps, fewer depending on {quoted(counted.unknown)}")
+        epochs = _EpochsOfWindows(self._plan)
+        steps = epochs.steps(train_data, self.world_size)
+        if epochs.unknown:
+            self._notices.once(f"run.steps: at most {steps} steps, fewer depending on {quoted(epochs.unknown)}")
         return steps
 
     @property

@@ -66,8 +66,8 @@ def states_of(optimizer: torch.optim.Optimizer) -> list[Mapping[Any, Any]]:
 
 def put_gradient(parameter: torch.Tensor, gradient: torch.Tensor | None) -> None:
     """Give a parameter a gradient: in the memory of the present one, which may be part of a buffer of all gradients."""
-    present, form = parameter.grad, operator.attrgetter("shape", "dtype", "layout")
-    if present is not None and gradient is not None and form(present) == form(gradient):
+    present, layout_of = parameter.grad, operator.attrgetter("shape", "dtype", "layout")
+    if present is not None and gradient is not None and layout_of(present) == layout_of(gradient):
         present.detach().copy_(gradient)
     else:
         parameter.grad = gradient.to(parameter.device) if gradient is not None else None
