@@ -13,7 +13,7 @@ Other rooms use:
     compiled_graph: CompiledGraph
     gradient_windows: counters_of
     loop: Loop, Transition
-    own_attributes: changed_attributes, Hashes, own_attributes
+    own_attributes: changed_attributes, own_attributes
     rank_visits: Act, batch_slots
     requests: Requests, SavePolicy
     resources: prepare, PROVIDED, resolve_device, SHARDED, STEP_FUNCTIONS, USUAL, with_copies

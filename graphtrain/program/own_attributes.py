@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
@@ -11,15 +12,11 @@ from graphtrain.state.content import ContentHash
 from graphtrain.state.kinds import KINDS, is_users
 from graphtrain.state.reachable import names_in
 
-Hashes = Mapping[str, Mapping[str, str]]
-"""Path of a node -> attribute -> the hash of its contents; empty for an iterator, whose position does not show."""
 
-
-def own_attributes(run: StatefulObjects) -> Hashes:
-    """Those of the nodes whose kind is a class of the user without a `state_dict`, as they are now."""
-    paths = {id(node.instance): node.path for node in run.program.nodes}
+def own_attributes(run: StatefulObjects) -> dict[str, dict[str, str]]:
+    """Path of a node whose kind is the user's, without a `state_dict` -> attribute -> its hash; "" for an iterator."""
+    hashes, paths = dict[str, dict[str, str]](), {id(node.instance): node.path for node in run.program.nodes}
     listed = run.snapshot.reachable.path_of if run.snapshot is not None else paths.get
-    hashes: dict[str, dict[str, str]] = {}
     for node in run.program.nodes:
         kind, instance = node.kind, node.instance
         if kind.keeps_state or node.bypassed or not is_users(type(instance).__module__):
@@ -37,12 +34,11 @@ def own_attributes(run: StatefulObjects) -> Hashes:
 
 
 def changed_attributes(
-    program: Program, before: Hashes, now: Hashes, visited: Collection[Scope] | None = None
+    program: Program, before: Mapping[str, Any], now: Mapping[str, Any], visited: Collection[Scope] | None = None
 ) -> Iterator[str]:
-    """A notice for each attribute that has changed.
+    """A notice for each attribute that has changed, given two results of `own_attributes`.
 
-    Arguments:
-        visited: at a resume, the graphs around the position: `before` is what was saved, `now` after `setup`.
+    At a resume, `visited` are the graphs around the position, `before` is what was saved, and `now` is after `setup`.
     """
     for path, attributes in now.items():
         node, saved = program.by_path[path], before.get(path, attributes)

@@ -172,8 +172,7 @@ class StatefulObjects:
         kind, objects = torch.optim.lr_scheduler.LRScheduler, self.set_up()
         owners = [value for value in (*objects.values(), *self.resources.values()) if not isinstance(value, kind)]
         known = {id(part) for value in owners for part in (value, getattr(value, "optimizer", None))}
-        schedulers = [(name, value) for name, value in objects.items() if isinstance(value, kind)]
-        return [name for name, scheduler in schedulers if id(scheduler.optimizer) not in known]
+        return [name for name, each in objects.items() if isinstance(each, kind) and id(each.optimizer) not in known]
 
     def paths(self) -> dict[int, str]:
         """The path of every object that was reachable when the run began, and of every parameter, by identity."""
@@ -215,9 +214,8 @@ class StatefulObjects:
     def differs_from(self, saved: Mapping[str, Any]) -> list[str]:
         """A line for each restored state that differs from the saved one, because `setup` creates something else."""
         now, of = changes_since(self.snapshot).section if self.snapshot is not None else {}, "reachable"
-        changed = [
-            path
+        return [
+            f"{shown_path(path)} differs from what was saved: `setup` creates something else"
             for path in sorted(now)
             if state_digest({of: {path: now[path]}}) != state_digest({of: {path: saved.get(path)}})
         ]
-        return [f"{shown_path(path)} differs from what was saved: `setup` creates something else" for path in changed]

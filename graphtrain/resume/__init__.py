@@ -12,7 +12,7 @@ Other rooms use:
     restore: repeated, restore_checkpoint, ResumeOptions
     save: CheckpointWriter
     session: Session
-    setup_change: setup_changes, unexplained
+    setup_change: setup_changes
     sharded: assembled
     weights: load_weights, read_fitting
 """

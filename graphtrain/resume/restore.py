@@ -135,10 +135,9 @@ def restore_checkpoint(checkpoint: Checkpoint, run: Session, options: ResumeOpti
     ]
     lost = [*compiled.state.data_state.differences(), *other_data]
     lost = lost or ([] if left_out else compiled.state.differs_from(changed))
-    if not difference.changes:
-        saved = {renaming.path(path): hashes for path, hashes in manifest.attributes.items()}
-        around = compiled.program.nodes[run.loop.position].scope.around
-        lost += changed_attributes(compiled.program, saved, own_attributes(compiled.state), around)
+    before, around = manifest.attributes, compiled.program.nodes[run.loop.position].scope.around
+    if not (difference.changes or renaming.names):
+        lost += changed_attributes(compiled.program, before, own_attributes(compiled.state), around)
     # The digests can only be equal if everything was saved and restored.
     if not any((as_set_up, not_restored, left_out, manifest.unknown, renaming.names, difference.changes)):
         is_whole = not (fitted or options.kept) and manifest.graph_hash == compiled.saved_graph[1]

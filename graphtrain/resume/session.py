@@ -20,7 +20,6 @@ from graphtrain.program import run_state
 from graphtrain.program.agreement import Agreement
 from graphtrain.program.compiled_graph import CompiledGraph
 from graphtrain.program.loop import Loop
-from graphtrain.program.own_attributes import Hashes
 from graphtrain.program.requests import Requests, SavePolicy
 from graphtrain.program.resources import SHARDED, STEP_FUNCTIONS, prepare, resolve_device, with_copies
 from graphtrain.program.run_state import AFTER_SETUP, EVERYTHING, OF_NODES, SECTIONS, Exemptions, RunState
@@ -123,7 +122,7 @@ class Session:
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop = Loop(self.compiled.start, self.requests)
         self.setup: dict[str, str] = {}
-        self.attributes: Hashes = {}
+        self.attributes: Mapping[str, Mapping[str, str]] = {}
 
     # ---- the position
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from graphtrain.printable import shown_path
 from graphtrain.state.content import ContentHash, content_hash
-from graphtrain.state.kinds import KINDS, is_value
-from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of
+from graphtrain.state.kinds import KINDS
+from graphtrain.state.reachable import OF_THE_COMPILER, contents_of, is_within, place_of
 from graphtrain.state.snapshot import StateSnapshot
-
-_MOST = 3
 
 
 def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str]:
@@ -22,11 +19,8 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
     by_id = snapshot.reachable.by_id
 
     def place(value: Any) -> str | None:
-        """The path of a listed object without the name of the script; empty for a value whose text has an address."""
-        listed = by_id.get(id(value))
-        if listed is None:
-            return "" if is_value(value) and " at 0x" in repr(value) else None
-        return listed.path.rpartition(":")[2]
+        """The path of a listed object without the name of the script; None for any other."""
+        return by_id[id(value)].path.rpartition(":")[2] if id(value) in by_id else None
 
     def hashed(*parts: Any) -> str:
         content = ContentHash(place)
@@ -54,8 +48,6 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
         definition = entry.value.func if entry.category == "partial" else entry.code
         if entry.category in ("function", "class"):
             definition = entry.value.__qualname__
-            if definition.endswith("<lambda>"):  # lambdas have no names
-                definition = entry.value.__code__.co_code
         hashes[entry.path] = hashed(definition, *parts)
     return hashes
 
@@ -70,9 +62,3 @@ def setup_changes(
     paths = [path for path, value in hashes.items() if saved.get(path, value) != value]
     now = setup_hashes(snapshot, now=True) if paths else {}
     return [path for path in paths if now.get(path) == hashes[path] and not is_within(path, reported)]
-
-
-def unexplained(paths: Collection[str]) -> list[str]:
-    """A notice for each path that differs although the user has changed nothing, up to a few."""
-    lines = [f"{shown_path(path)} differs from what `setup` created before: seed it, or {REMEDY}" for path in paths]
-    return [*lines[:_MOST], f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else lines

@@ -10,7 +10,7 @@ Other rooms use:
     content: content_hash, ContentHash
     generators: AnyGenerator, capture_random, fitted_random, generator_of, HOST, named_generators, PreservedRandom,
         restore_random, same_state, seed_all, seed_everything, seed_the_rest, torch_seed
-    kinds: category_of, CONSTANTS, is_users, is_value, KINDS
+    kinds: category_of, CONSTANTS, is_users, KINDS
     modules: capture_module, fit_buffers, restore_module
     objects: MISFITS, SavedObjects
     optimizers: kept_groups, NO_RESUME, put_gradient

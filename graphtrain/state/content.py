@@ -94,6 +94,7 @@ class ContentHash:
 
     def _add_content(self, value: Any) -> None:
         while type(value) in WRAPPERS:  # such as a method of a random generator
+            self._text(getattr(value, "__qualname__", ""))
             value = getattr(value, WRAPPERS[type(value)])
         kind, category = type(value), category_of(type(value))
         if category == "value":

@@ -8,13 +8,15 @@ from typing import Any
 from graphtrain.errors import CheckpointError, UsageError
 from graphtrain.kind.trigger import Trigger
 from graphtrain.names import quoted
+from graphtrain.printable import shown_path
 from graphtrain.program import run_state
 from graphtrain.program.requests import SavePolicy
 from graphtrain.resume.equal_ranks import require_equal_weights
 from graphtrain.resume.rank_resume import choose
 from graphtrain.resume.restore import ResumeOptions, repeated, restore_checkpoint
-from graphtrain.resume.setup_change import setup_changes, unexplained
+from graphtrain.resume.setup_change import setup_changes
 from graphtrain.state.generators import capture_random
+from graphtrain.state.reachable import REMEDY
 from graphtrain.storage.checkpoint import Checkpoint
 from graphtrain.storage.run_directory import last_status
 from graphtrain.trainer.live_run import LiveRun
@@ -123,7 +125,8 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     if environment_changes or restored.decided:  # so somebody has changed `setup`
         parts += [f"{path} as set up" for path in different]
     else:
-        lost += unexplained(different)
+        remedy = f"differs from what `setup` created before: seed it, or {REMEDY}"
+        lost += [f"{shown_path(path)} {remedy}" for path in different[:3]]  # which show what to do
     run.changes = (*restored.changes, *environment_changes)
     where = checkpoint.path.name if files is None else str(files.path)
     if options.resume not in ("auto", "never") and files is not None:

@@ -281,12 +281,11 @@ DIFFERENT: dict[str, tuple[Prepare, str]] = {
     "an attribute of a class": (lambda model, task, process: setattr(Task, "threshold", process), "threshold differs"),
     "many attributes": (
         lambda model, task, process: vars(task).update({f"a{number}": float(process) for number in range(5)}),
-        "and 2 more",
+        "training_step.a2 differs from what",
     ),
     "a value": part(float),
     "a list": part(lambda process: [1.0, float(process)]),
     "a function, by another name": part(lambda process: (torch.relu, torch.tanh)[process - 1]),
-    "a lambda": part(lambda process: (lambda x: x, lambda x: x + x)[process - 1]),
     "a module of another class": part(lambda process: (nn.ReLU, nn.Tanh)[process - 1]()),
     "a sparse tensor": part(lambda process: torch.full((2, 2), float(process)).to_sparse_csr()),
     "a read-only array": part(lambda process: numpy.frombuffer(bytes([process]), numpy.uint8)),
