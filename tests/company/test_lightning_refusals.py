@@ -157,9 +157,7 @@ def test_what_cannot_be_is_one_sentence_with_the_remedy(name: str) -> None:
 
 
 def test_a_batch_that_trains_nothing_is_said() -> None:
-    with pytest.warns(
-        UserWarning, match="returned None, so this batch trains nothing: return the loss"
-    ):
+    with pytest.warns(UserWarning, match="returned None, so this batch trains nothing: return the loss"):
         run(doing(lambda self: None)())
 
 
