@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler
+from torch.utils.data import DataLoader, IterableDataset
 
 from graphtrain import Graph, Loader, UsageError, described, lazy_import, node
 from graphtrain.adapters._training_arguments import best_metric, plain, refuse, with_arguments
@@ -25,6 +26,7 @@ from graphtrain.adapters._training_arguments import best_metric, plain, refuse, 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
+accelerate = lazy_import("accelerate")
 modeling_auto = lazy_import("transformers.models.auto.modeling_auto")
 losses_of_transformers = lazy_import("transformers.loss.loss_utils")
 trainer_pt_utils = lazy_import("transformers.trainer_pt_utils")
@@ -32,33 +34,6 @@ trainer_utils = lazy_import("transformers.trainer_utils")
 transformers = lazy_import("transformers")
 
 # ---- data
-
-
-class Order(Sampler[int]):
-    """The order in which `Trainer` shuffles: that of a generator with the seed `seed` + epoch.
-
-    Arguments:
-        length: of the data.
-        seed: that of epoch 0.
-
-    >>> order = Order(5, seed=42)
-    >>> order.set_epoch(1)
-    >>> list(order) == torch.randperm(5, generator=torch.Generator().manual_seed(43)).tolist()
-    True
-    """
-
-    def __init__(self, length: int, seed: int) -> None:
-        self.length, self.seed, self.epoch = length, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        return iter(torch.randperm(self.length, generator=generator).tolist())
 
 
 def _base(model: Any) -> Any:
@@ -91,21 +66,22 @@ def _loader(args: Any, model: Any, dataset: Any, collator: Any, *, trains: bool)
         return DataLoader(dataset, size, **options)
     strategy = plain(args.train_sampling_strategy) if trains else "sequential"
     seed = args.seed if args.data_seed is None else args.data_seed
-    order = Order(len(dataset), seed)
+    order = accelerate.data_loader.SeedableRandomSampler(dataset, data_seed=seed)
     return Loader(dataset, size, sampler=None if strategy == "sequential" else order, **options)
 
 
 @node(family="data")
-def draw_as_loader(data: Any = None) -> None:
+def draw_as_loader(data: Any = None, times: int = 1) -> None:
     """Draw the number that each of torch's loaders draws where it is iterated over, and a `graphtrain.Loader` does not.
 
     So the random numbers of a run, and its dropout, are those of `transformers.Trainer`.
 
     Reads:
         data: one loader, or several by their names. Default: none.
+        times: how often it was iterated over, if its workers stay, which draw once. Default: 1.
     """
     for loader in data.values() if isinstance(data, Mapping) else [data]:
-        if isinstance(loader, Loader):
+        if isinstance(loader, Loader) and times == 1:
             torch.empty((), dtype=torch.int64).random_()
 
 
@@ -206,8 +182,9 @@ def _steps(args: Any, losses: _Losses, window: str, preprocess: Any, *, gathers:
         loss, outputs = losses(model, batch, losses.count(batch))
         if not gathers or split != "val":  # only `validate` gathers what is predicted
             return {"loss": loss}
-        ignored = [*getattr(model.config, "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
-        values = [value for name, value in outputs.items() if name not in ignored]
+        ignored = [*getattr(getattr(model, "config", None), "keys_to_ignore_at_inference", ["past_key_values"]), "loss"]
+        is_tuple = not isinstance(outputs, Mapping)
+        values = outputs[1:] if is_tuple else [value for name, value in outputs.items() if name not in ignored]
         expected = [batch.get(name) for name in _label_names(args, model)]
         logits, labels = (each[0] if len(each) == 1 else tuple(each) for each in (values, expected))
         logits = logits if preprocess is None else preprocess(logits, labels)
@@ -380,6 +357,8 @@ def setup(
         raise UsageError("callbacks: no TrainerCallback is called by a graph", f"{hint}`early_stop`")
     model = _prepared(model, args, model_init, optimizers)
     _refuse_missing(args, train_dataset, eval_dataset)
+    if args.load_best_model_at_end:
+        warnings.warn('load_best_model_at_end: runs end with the last weights; use trainer.load("best")', stacklevel=2)
     collator = data_collator or _collator(processing_class)
     train_data, steps = _loader(args, model, train_dataset, collator, trains=True), args.max_steps
     has_length = hasattr(train_dataset, "__len__")
@@ -389,7 +368,8 @@ def setup(
     window = loss.window(model, args, train_data)
     is_frozen = not all(parameter.requires_grad for parameter in model.parameters())
     graph = with_arguments(Graph.load("fit"), args, steps, window)
-    graph = graph.insert("draw", draw_as_loader, after="begin_epoch", reads={"data": "train_data"})
+    times = ("begin_epoch.runs", "validate.runs") if args.dataloader_persistent_workers else ("1", "1")
+    graph = graph.insert("draw", draw_as_loader, after="begin_epoch", reads={"data": "train_data", "times": times[0]})
     resources: dict[str, Any] = {"model": model, "train_data": train_data}
     resources |= zip(("optimizer", "scheduler"), _optimizer(args, model, steps, *optimizers), strict=True)
     gathers = compute_metrics is not None and not args.prediction_loss_only
@@ -397,13 +377,14 @@ def setup(
         several = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
         val_data = {name: _loader(args, model, each, collator, trains=False) for name, each in several.items()}
         resources["val_data"] = val_data if several is eval_dataset else val_data[""]
-        graph = graph.insert("draw_validation", draw_as_loader, after="validate", reads={"data": "val_data"})
+        reads = {"data": "val_data", "times": times[1]}
+        graph = graph.insert("draw_validation", draw_as_loader, after="validate", reads=reads)
         if gathers:
             graph, resources["compute_metrics"] = _with_metrics(graph), compute_metrics
     best = best_metric(args) is not None
     if plain(args.save_strategy) != "no" and (best or is_frozen):
-        reads: dict[str, Any] = {"reads": {"is_due": "checkpoint.improved"}} if best else {}
-        graph = graph.insert("save_pretrained", save_pretrained, at="decide", before="checkpoint", **reads)
+        more: dict[str, Any] = {"reads": {"is_due": "checkpoint.improved"}} if best else {}
+        graph = graph.insert("save_pretrained", save_pretrained, at="decide", before="checkpoint", **more)
         graph = graph.guard("save_pretrained_due", "checkpoint_due and save_pretrained.runs == checkpoint.runs")
         resources["pretrained_folder"] = str(Path(str(args.output_dir)) / ("best" if best else "last"))
     resources["training_step"], resources["validation_step"] = _steps(

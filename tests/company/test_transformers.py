@@ -132,6 +132,10 @@ EQUAL: dict[str, tuple[Any, ...]] = {
         lambda: of(short(), processing_class=tokenizer()),
     ),
     "of datasets": (classifier, {"eval_strategy": "epoch"}, of_datasets),
+    "workers that stay": (
+        classifier,
+        {**BY_STEPS, "dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+    ),
 }
 
 
@@ -202,6 +206,29 @@ def test_metrics_are_of_all_predictions(tmp_path: Path) -> None:
     for name in sets:
         values = [row[f"val/{name}/accuracy"] for row in run.metrics if f"val/{name}/accuracy" in row]
         assert values == logged(expected, f"eval_{name}_accuracy")
+
+
+class Words(torch.nn.Module):
+    """A module of nobody's: no `config`, and outputs in a dictionary or in a tuple."""
+
+    def __init__(self, in_tuple: bool) -> None:
+        super().__init__()
+        self.net, self.in_tuple = torch.nn.EmbeddingBag(50, 3), in_tuple
+
+    def forward(self, input_ids: Any, labels: Any = None) -> Any:
+        logits = self.net(input_ids)
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        return (loss, logits) if self.in_tuple else {"loss": loss, "logits": logits}
+
+
+@pytest.mark.parametrize("in_tuple", [False, True])
+def test_a_module_of_ones_own_is_evaluated(in_tuple: bool, tmp_path: Path) -> None:
+    run = here(lambda: Words(in_tuple), tmp_path, given={"eval_strategy": "epoch"}, compute_metrics=accuracy)
+    run.run()
+    data = data_for(classifier)["eval_dataset"]
+    predicted = run.resources["model"].net(torch.tensor([row["input_ids"] for row in data])).argmax(-1)
+    expected = (predicted == torch.tensor([row["labels"] for row in data])).double().mean()
+    assert [row["val/accuracy"] for row in run.metrics if "val/accuracy" in row][-1] == float(expected)
 
 
 def without_seed(trial: Any = None) -> Any:
@@ -289,6 +316,11 @@ def test_a_loader_of_ones_own_draws_what_it_draws_in_trainer(name: str, windows:
 
 BEST = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2, "num_train_epochs": 3}
 BEST |= {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": True}
+
+
+def test_the_best_is_not_what_a_run_ends_with(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match='runs end with the last weights; use trainer.load\\("best"\\)'):
+        setup(classifier(), arguments(tmp_path, **BEST), **data_for(classifier))
 
 
 @pytest.mark.full
