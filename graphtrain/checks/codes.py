@@ -79,7 +79,7 @@ G301 a slot is read that nothing writes or supplies (found when a Trainer is cre
 G302 a resource that nothing reads is nearly the name of one that is read, or a setting of another library
   The setting would be ignored. => Use the name in the hint, set that parameter, or leave the resource out.
 G303 a slot is read before it is written
-  The node would have no value, or an old one. => Write it before it is read for the first time, also in a loop.
+  The node would have no value, or an old one. => Write it first; a guard can ask `score.runs > 0 and ...`.
 G304 a slot is read that is not written on every path (a warning)
   On that path there would be no value. => Read it after the node that writes it, or with a default, `loss=None`.
 G307 two evaluations record the same metrics

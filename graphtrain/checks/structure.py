@@ -307,9 +307,8 @@ def check_start(plan: Plan, *, ranks: bool, supplied: Collection[str] | None) ->
                 message = f"`{other.path}` and `{plan_node.path}` both record their metrics as `{name}/...`"
                 hint = f'give one of them another name, as in {plan_node.path}.{parameter} = "{name}_2"'
                 yield plan_node.problem("G307", message, hint)
-    due = [node for node in plan.nodes if not node.is_never_due]
-    acting = [node for node in due if not node.kind.is_idle(node.parameters, node.expressions)]
-    reads = {read.name: node for node in acting for read, _ in node.setup_reads}
+    acting = [node for node in plan.nodes if not node.kind.is_idle(node.parameters, node.expressions)]
+    reads = {read.name: node for node in acting if not node.is_never_due for read, _ in node.setup_reads}
     if "history" in reads and "checkpoints" not in reads:
         message = f"`{reads['history'].path}` may send the run back to a checkpoint, but no node saves one"
         yield reads["history"].problem("G119", message, 'let a `checkpoint` save, as in `fit`: every = "1 epochs"')

@@ -90,9 +90,10 @@ class Trap:
             "let the guard read progress of a node of the loop, such as `runs`, or the `due` of a node with a trigger, "
             'as in every = "100 steps"; or route the loop through a node whose progress it reads, such as `next_batch`'
         )
-        due = [each for each in self._program.nodes_in(scope) if FieldOf(each.node.name, "due") in self._read()]
-        if always := [each.path for each in due if each.kind.trigger == "every" and each.plan_node.trigger is None]:
-            hint = f'give `{always[0]}` an amount, as in {always[0]}.every = "1 epochs": without one it is always due'
+        guarded = {edge.target for each in self.nodes for edge in each.plan_node.edges if edge.guard is not None}
+        for each in [other.plan_node for other in self.nodes if other.kind.trigger == "every"]:
+            if each in guarded and (each.trigger is None) == ((each.path, "due") in self._program.plan.fields_read):
+                hint = f'let its guard read `{each.path}.due`, and give it an amount: {each.path}.every = "100 steps"'
         if condition:
             hint += "; or, if it is always supplied, remove it from `optional` of the body or the kind"
         return scope.problem(

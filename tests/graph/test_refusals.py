@@ -197,7 +197,11 @@ CHECKED: list[tuple[str, Edit, str]] = [
     ("G411 nodes.gradient_norm", lambda g: bound("d train_batch accumulate exchange clip step zero_grad")(g).overlay(
         "gradient_norm"), '`optimizer`, but no node runs backward for it … name another: reads = { optimizer = "d" }'),
     ("G501 edges.decide", lambda g: g.insert("again", graph=EVALUATE, at="decide", before="log"),
-     'the run can loop through `decide`, `again` forever … give `again` an amount, as in again.every = "1 epochs"'),
+     'through `decide`, `again` forever … let its guard read `again.due`, … again.every = "100 steps"'),
+    ("G501 edges.decide", lambda g: g.guard("log_due", "step.steps % 10 == 0"),
+     'through `decide`, `log` forever … let its guard read `log.due`, … log.every = "100 steps"'),
+    ("G501 edges.decide", lambda g: g.overlay("ema").guard("finished", "clip.max_norm > 3"),
+     "only `finished` could end the loop … let the guard read progress of a node of the loop"),
     ("G303 edges.decide", lambda g: add(g, "score", after="train_batch").guard("ending", or_="score > 1"),
      "reads `score` before it is written … ask first, as in `score.runs > 0 and ...`"),
 ]  # fmt: skip
