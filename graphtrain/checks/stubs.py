@@ -221,7 +221,7 @@ class StubCells(Cells):
         parts = [*walk(small)]
         values = [each.value for each in parts if isinstance(each, Constant) and isinstance(each.value, int | float)]
         numbers = [abs(int(value)) for value in values if math.isfinite(value)]
-        if any(isinstance(each, Operation) and each.name in _SCALING[:3] for each in parts):
+        if [each for each in parts if isinstance(each, Operation) and each.name in _SCALING[:3]]:
             numbers.append(math.prod(filter(None, numbers)))
         if any(node.kind.counter(name) for node, name in self.registers.read):
             numbers += [self.widest, 3]
@@ -243,8 +243,7 @@ class StubCells(Cells):
     def _with_small_numbers(self, scope: Scope, part: Expression) -> Expression | None:
         """An expression with its parameters filled in and small numbers.
 
-        None if it reads nothing else, or multiplies or divides counters in a way that is wrong for reduced ones: by
-        one another, by what is no integer, or for a comparison with a large number.
+        None if it reads nothing else, or scales counters by one another, by a float, or to compare with a large number.
         """
 
         def filled(part: Expression) -> Expression:
@@ -264,11 +263,12 @@ class StubCells(Cells):
         parts = [*walk(known := filled(part))]
         scaling = [each.operands for each in parts if isinstance(each, Operation) and each.name in _SCALING]
         compared = [each.operands for each in parts if isinstance(each, Operation) and each.name in COMPARISONS]
-        if any(_is_large(operand) for operands in compared if scaling for operand in operands) or any(
-            all(_is_large(operand) or not _is_integer(operand) for operand in operands) for operands in scaling
-        ):
+        if scaling and [operand for operands in compared for operand in operands if _is_large(operand)]:
             return None
-        return small(known) if any(isinstance(each, FieldOf | Name) for each in parts) else None
+        for operands in scaling:
+            if all(_is_large(operand) or not _is_integer(operand) for operand in operands):
+                return None
+        return small(known) if [each for each in parts if isinstance(each, FieldOf | Name)] else None
 
     def expression(self, ref: Ref) -> Getter:
         scope = self._program.scopes.get(ref.path)
