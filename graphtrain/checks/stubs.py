@@ -262,8 +262,8 @@ class StubCells(Cells):
 
         parts = [*walk(known := filled(part))]
         scaling = [each.operands for each in parts if isinstance(each, Operation) and each.name in _SCALING]
-        compared = [each.operands for each in parts if isinstance(each, Operation) and each.name in COMPARISONS]
-        if scaling and [operand for operands in compared for operand in operands if _is_large(operand)]:
+        compared = [each for each in parts if isinstance(each, Operation) and each.name in COMPARISONS]
+        if scaling and [operand for each in compared for operand in each.operands if _is_large(operand)]:
             return None
         for operands in scaling:
             if all(_is_large(operand) or not _is_integer(operand) for operand in operands):
