@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphtrain.report.recorder import Recorder
 
 _HINT = 'look at the batch first: graphtrain replay goes to it from a checkpoint; action = "drop" drops such windows'
+_MOST_WAITING = 1024  # values that stay on the device, for a run that records no row
 
 
 @node(synchronises=True, family="bookkeeping")
@@ -80,6 +81,8 @@ class CheckFinite:
         elif loss is not None:
             self._values.append(loss)
             self._places.append(place)
+            if len(self._values) >= _MOST_WAITING and self._ranks is None:
+                self._read()
 
     def on_metrics(self, row: Mapping[str, float], is_evaluation: bool) -> None:
         self._read()

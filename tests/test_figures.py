@@ -36,7 +36,7 @@ FOR_A_CONTRIBUTION = 200
 # Where another figure is not what it should be yet, what it is: to be lowered with it, never raised.
 NOT_YET = {
     "lines of source": 36_764,
-    "functions that the smallest run enters": 931,
+    "functions that the smallest run enters": 930,
     "classes that it enters": 102,
     "helpers of tests on other helpers": 5,
 }

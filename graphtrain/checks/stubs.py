@@ -27,7 +27,7 @@ from graphtrain.program.cells import Cells
 from graphtrain.program.triggers import Due
 
 LARGE = 5
-_CONNECTIVES = ("not", "and", "or", "if")
+_CONNECTIVES, _SCALING = ("not", "and", "or", "if"), ("*", "/", "//", "%")
 
 UNKNOWN: Any = type("Unknown", (), {})()
 """The value of a field that a visit may have changed."""
@@ -221,11 +221,14 @@ class StubCells(Cells):
         parts = [*walk(small)]
         values = [each.value for each in parts if isinstance(each, Constant) and isinstance(each.value, int | float)]
         numbers = [abs(int(value)) for value in values if math.isfinite(value)]
+        if [each for each in parts if isinstance(each, Operation) and each.name in _SCALING[:3]]:
+            numbers.append(math.prod(filter(None, numbers)))
         if any(node.kind.counter(name) for node, name in self.registers.read):
             numbers += [self.widest, 3]
-        remainders = [each for each in parts if isinstance(each, Operation) and each.name in ("%", "//")]
-        divisors = [each.operands[1].value for each in remainders if isinstance(each.operands[1], Constant)]
-        self.registers.tie(self.registers.read, numbers, [abs(n) for n in divisors if type(n) is int and n])
+        quotients = [each.operands[1] for each in parts if isinstance(each, Operation) and each.name in _SCALING[1:]]
+        divisors = [each.value for each in quotients if isinstance(each, Constant) and type(each.value) is int]
+        # `steps // 4 % 2` repeats after 8 steps.
+        self.registers.tie(self.registers.read, numbers, [abs(math.prod(filter(None, divisors)))])
         self.read_outside |= {each for each in self.registers.read if not scope.path.startswith(each[0].scope.path)}
         self.registers.read |= before
 
@@ -240,7 +243,7 @@ class StubCells(Cells):
     def _with_small_numbers(self, scope: Scope, part: Expression) -> Expression | None:
         """An expression with its parameters filled in and small numbers.
 
-        None if it reads nothing else, or multiplies or divides counters, which would be wrong for reduced ones.
+        None if it reads nothing else, or scales counters by one another, by a float, or to compare with a large number.
         """
 
         def filled(part: Expression) -> Expression:
@@ -257,13 +260,15 @@ class StubCells(Cells):
                 return Operation(part.name, tuple(map(small, operands)))
             return rebuilt(part, small)
 
-        known, is_read = filled(part), False
-        for each in walk(known):
-            is_read |= isinstance(each, FieldOf | Name)
-            operands = each.operands if isinstance(each, Operation) and each.name in ("%", "//", "/", "*") else ()
-            if operands and all(_is_large(operand) or not isinstance(operand, Constant) for operand in operands):
+        parts = [*walk(known := filled(part))]
+        scaling = [each.operands for each in parts if isinstance(each, Operation) and each.name in _SCALING]
+        compared = [each for each in parts if isinstance(each, Operation) and each.name in COMPARISONS]
+        if scaling and [operand for each in compared for operand in each.operands if _is_large(operand)]:
+            return None
+        for operands in scaling:
+            if all(_is_large(operand) or not _is_integer(operand) for operand in operands):
                 return None
-        return small(known) if is_read else None
+        return small(known) if [each for each in parts if isinstance(each, FieldOf | Name)] else None
 
     def expression(self, ref: Ref) -> Getter:
         scope = self._program.scopes.get(ref.path)
@@ -300,6 +305,10 @@ class StubCells(Cells):
 
 def _unknown() -> Any:
     raise UnknownError
+
+
+def _is_integer(part: Expression) -> bool:
+    return isinstance(part, Constant) and type(part.value) is int
 
 
 def _is_large(part: Expression) -> bool:

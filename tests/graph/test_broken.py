@@ -462,13 +462,13 @@ HARMLESS = [
         "accumulate", reads={"every": "1 + next_batch.batches % 3"})),
     edited("a window whose size is a field in a body that does not run", lambda g: g.set("validate", every="never").set(
         "accumulate", reads={"every": "validate/next_batch.samples"})),
-    edited("an end that a remainder postpones", lambda g: g.guard("ending", "finish.due and step.steps % 4 == 3")),
     edited("a window cut by what an evaluation before its step may change", lambda g: g.overlay(
         "early_stop", "val_guided").set("accumulate", every=3)),
     edited("three overlays whose states multiply", lambda g: g.overlay("update_bn", "early_stop", "rollback").set(
         "accumulate", every=2)),
-    edited("an end that a ratio of counters decides", lambda g: g.guard(
-        "ending", "finish.due and step.steps // end_epoch.runs > 7")),
+    *(edited(f"an end by {text}", lambda g, end=f"finish.due and {text}": g.guard("ending", end)) for text in (
+        "step.steps % 4 == 3", "step.steps // end_epoch.runs > 7", "step.steps // 4 > 3", "step.steps / 4 > 3",
+        "step.steps % 2.5 == 0", "step.steps * 3 == 33")),
     edited("a window of one that no guard reads", lambda g: g.redirect("train_batch", "accumulate", "clip")),
     edited("a window of one of another optimizer", lambda g: two_optimizers(g).set("d_batch", reads={
         "window": "accumulate.every"})),
