@@ -1,4 +1,4 @@
-"""G504, G505: amounts that have no effect, or that exclude each other: a minimum above the maximum."""
+"""G505: amounts that have no effect."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from fractions import Fraction
 
 from graphtrain.graph.closures import constant_value
 from graphtrain.graph.elements import Problem
-from graphtrain.graph.syntax import Constant, Expression, FieldOf, Operation, rebuilt, walk
+from graphtrain.graph.syntax import Constant, Expression, FieldOf, rebuilt, walk
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import show_value
 from graphtrain.kind.trigger import Trigger
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.plan.scope import kind_at
-
-_AT_LEAST = {">=": (0, 1), ">": (0, 1), "<=": (1, 0), "<": (1, 0)}  # the indices of the larger and the smaller operand
 
 
 def check_amounts(plan: Plan) -> Iterator[Problem]:
@@ -33,46 +31,23 @@ def check_amounts(plan: Plan) -> Iterator[Problem]:
             yield finish.scope.problem("G505", f"nodes.{name}.after", message, hint)
         nodes, most = plan.nodes_in(finish.scope), _amounts(plan, finish, finish.trigger)
         guards = [edge.guard for node in nodes for edge in node.edges if edge.target is None and edge.guard is not None]
-        latest = f"`{finish.path}.after`, {finish.trigger}"
-        for guard in guards:
-            for part, read, bound in _minima(plan, finish, guard):
-                if bound > most.get(read, bound) and _ends(finish, guard, part):
-                    least = f"`{read.node}.{read.field}` of at least {bound:g}"
-                    message = f"the end that requires {least} is never reached: {latest}, comes first"
-                    yield finish.problem("G504", message, "lower the minimum, or raise the maximum")
         for node in nodes if any(_ends(finish, guard) for guard in guards) else ():
             starts = _amounts(plan, finish, node.start) if node.start is not None else {}
             if starts and all(amount > most.get(read, amount) for read, amount in starts.items()):
+                latest = f"`{finish.path}.after`, {finish.trigger}"
                 message = f"`{node.path}` begins after the end: its `{FROM}`, {node.start}, is above {latest}"
                 yield node.problem("G505", message, "lower the first, or raise the second")
 
 
-def _minima(plan: Plan, finish: PlanNode, guard: Expression) -> Iterator[tuple[Expression, FieldOf, float]]:
-    """The comparisons in a guard that require a minimum of a field, with the field and the minimum."""
-    match guard:
-        case Operation("and" | "or", operands):
-            for operand in operands:
-                yield from _minima(plan, finish, operand)
-        case Operation(name, operands) if name in _AT_LEAST:
-            read, bound = (operands[index] for index in _AT_LEAST[name])
-            value = bound.value if isinstance(bound, Constant) else None
-            if isinstance(bound, FieldOf):
-                owner = plan.by_path.get(f"{finish.scope.path}{bound.node}")
-                if owner is not None and bound.field not in owner.expressions:
-                    value = owner.parameters.get(bound.field)
-            if isinstance(read, FieldOf) and isinstance(value, int | float):
-                yield guard, read, value
-
-
-def _ends(finish: PlanNode, guard: Expression, minimum: Expression | None = None) -> bool:
-    """True if a guard holds once a node is due, apart from a minimum and counts of windows."""
+def _ends(finish: PlanNode, guard: Expression) -> bool:
+    """True if a guard holds once a node is due, apart from counts of windows."""
 
     def known(part: Expression, *, is_due: bool) -> Expression:
         fields = [each for each in walk(part) if isinstance(each, FieldOf)]
         kinds = [(kind_at(finish.scope, each.node), each.field) for each in fields]
         if part == FieldOf(finish.node.name, "due"):
             return Constant(is_due)
-        if part is minimum or (fields and all(kind and kind.counter(field) for kind, field in kinds)):
+        if fields and all(kind and kind.counter(field) for kind, field in kinds):
             return Constant(True)
         return rebuilt(part, lambda operand: known(operand, is_due=is_due))
 

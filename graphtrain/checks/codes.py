@@ -122,7 +122,7 @@ G501 the run can loop forever
   It would repeat some nodes without progress. => Let a guard in the message read what a node of the loop changes.
 G503 the graph is too large to be checked any further (a warning)
   Problems that only long paths show might not be found. => Use fewer conditions, or move a part into a nested graph.
-G504 the run, or one of its ends, is never reached
+G504 the run never ends
   It would train until it is killed. => Set an end; if a step function returns STOP, set `allow = ["G504"]`.
 G505 an amount decides nothing
   An end, or a `from` behind it, would be ignored. => Widen the guard by `or`, set `after = "never"`, or lower `from`.

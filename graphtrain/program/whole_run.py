@@ -7,14 +7,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar, final
 
-import networkx
-
 from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import EditableGraph
 from graphtrain.graph.closures import Cell, compile_guard
-from graphtrain.graph.elements import END
 from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind.batch_limit import most_batches
 from graphtrain.kind.signatures import checked_call
@@ -43,6 +40,9 @@ class _EpochsOfWindows:
         counters = [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
         self._window, self._counter = _only(counters, "count the passes of a window")
         self.unknown: dict[str, None] = {}
+        dropping = [node for node in nodes if node.kind.does >= {"use", "zero_grad"}]
+        pairs = [(node, edge.target) for node in nodes if node is not self._window for edge in node.edges]
+        self._dropped = dict.fromkeys([f"{node.path} -> {to.path}" for node, to in pairs if to in dropping and to])
         ends = [edge.guard for node in nodes for edge in node.edges if edge.target is None and edge.guard is not None]
         if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
             raise _unknown("its end depends on more than an amount")
@@ -68,7 +68,7 @@ class _EpochsOfWindows:
             epoch = _batches_in_epoch(self._source, train_data)
             amounts = [term.amount * (epoch if term.unit == "epochs" else 1) for term in terms if term.unit != "steps"]
             ends += [self._of_batches(math.ceil(amount), epoch, size) for amount in amounts]
-            self.unknown |= dict.fromkeys(self._ways_around_the_step())
+            self.unknown |= self._dropped
         return min(ends)
 
     def _of_batches(self, batches: int, epoch: int, size: int) -> int:
@@ -77,20 +77,6 @@ class _EpochsOfWindows:
         epochs, rest = divmod(batches, epoch) if at_last != self._edge(count=1) else (0, batches)
         of_epoch = (math.ceil if at_last == self._to_step else math.floor)(Fraction(epoch, size))
         return epochs * of_epoch + (math.ceil if at_end == self._to_step else math.floor)(Fraction(rest, size))
-
-    def _ways_around_the_step(self) -> list[str]:
-        """The edges by which batches leave the way to the step, except those of the counter of the window."""
-        nodes = self._plan.nodes_in(self._plan.main)
-        steps = {node for node in nodes if "step" in node.kind.does}
-        pairs = [(node, edge.target or END) for node in nodes for edge in node.edges]
-        network = networkx.DiGraph([pair for pair in pairs if pair[0] not in steps and pair[1] is not self._source])
-        before = steps.union(*[networkx.ancestors(network, node) for node in steps if node in network])
-        on_the_way = before & {self._source, *networkx.descendants(network, self._source)} - {self._window, *steps}
-        return [
-            f"{node.path} -> {target if isinstance(target, str) else target.path}"
-            for node, target in pairs
-            if node in on_the_way and (target is self._source or target not in {*on_the_way, self._window, *steps})
-        ]
 
     def _edge(self, **values: Any) -> int:
         """The number of the edge that is taken with some passes counted in a window of two."""

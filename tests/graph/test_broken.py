@@ -328,10 +328,6 @@ LOOPS = [
            "G501 edges.decide", "G505 nodes.finish.after"),
     edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G501 edges.decide",
            "G505 nodes.finish.after"),
-    edited("a minimum above the maximum", lambda g: g.guard("ending", and_="500 <= step.steps").set(
-        "finish", after=["100 steps", "8 hours"]), "G504 nodes.finish"),
-    edited("an early stop after the end", lambda g: g.overlay("early_stop").set("early_stop", min_epochs=20),
-           "G504 nodes.finish"),
     edited("an average that begins after the end", lambda g: g.overlay("swa").set(
         "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa"),
     edited("a validation at each hundredth step, and again", lambda g: g.guard(

@@ -58,7 +58,6 @@ SPIKES = FIT.guard("spike", "accumulate.count > 0 and loss > 3").insert("discard
         (DISCARDING.overlay("early_stop"), "`early_stop.stop`, `check_loss -> discard`"),
         (SPIKES.connect("accumulate", "discard", when="spike"), "`loss`"),
         (SPIKES.connect("clip", "discard", when="spike"), "`clip -> discard`"),
-        (SPIKES.remove("discard").connect("train_batch", "next_batch", when="spike"), "`train_batch -> next_batch`"),
         (FIT.guard("ending", or_="loss > 9.5"), "`loss`"),
     ],
 )
