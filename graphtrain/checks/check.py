@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from graphtrain.checks.amounts import check_amounts
 from graphtrain.checks.guards import check_expressions, check_guards
 from graphtrain.checks.optimizers import check_optimizers, optimizers_in
 from graphtrain.checks.paths import check_paths
@@ -62,7 +61,6 @@ def _along_paths(scope: Scope, ranks: bool, supplied: Collection[str] | None) ->
     yield from (
         *[problem for problem, _ in unfit],
         *along,
-        *check_amounts(plan),
         *check_saving(plan, Slots(plan, plan.by_path.keys() - {plan_node.path for plan_node in acting})),
         *check_start(plan, ranks=ranks, supplied=supplied),
     )

@@ -124,8 +124,6 @@ G503 the graph is too large to be checked any further (a warning)
   Problems that only long paths show might not be found. => Use fewer conditions, or move a part into a nested graph.
 G504 the run never ends
   It would train until it is killed. => Set an end; if a step function returns STOP, set `allow = ["G504"]`.
-G505 an amount decides nothing
-  An end, or a `from` behind it, would be ignored. => Widen the guard by `or`, set `after = "never"`, or lower `from`.
 G6xx Saving
 G601 the run can train forever without a save point
   Signals and checkpoints would wait forever. => Read the value in the round that writes it, or keep it as progress.

@@ -7,7 +7,7 @@ Stands on: kind, graph.
 Other rooms use:
     changers: changers
     plan: optimizers_of, Plan, PlanNode
-    scope: counter_of, field_type, kind_at, node_at, outputs_of, readable_fields, Ref, resource_copies, resources_of,
+    scope: counter_of, field_type, node_at, outputs_of, readable_fields, Ref, resource_copies, resources_of,
         Scope, slots_of, value_type, ValueType
     slots: Point, Slots
 """

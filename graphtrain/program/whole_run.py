@@ -25,11 +25,7 @@ Item = TypeVar("Item")
 
 @final
 class _EpochsOfWindows:
-    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount.
-
-    Attributes:
-        unknown: what may make the steps fewer, but is only known while the graph runs.
-    """
+    """A graph that trains like `fit`: a backward pass for each batch, windows of one size, and an end by an amount."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -39,10 +35,10 @@ class _EpochsOfWindows:
         _only([node for node in plan.nodes if "backward" in node.kind.does], "run backward")
         counters = [(node, field) for node in nodes for field in node.kind.fields.values() if field.counts is not None]
         self._window, self._counter = _only(counters, "count the passes of a window")
-        self.unknown: dict[str, None] = {}
-        dropping = [node for node in nodes if node.kind.does >= {"use", "zero_grad"}]
+        self.unknown: dict[str, None] = {}  # what may make the steps fewer, and is known only while the graph runs
         pairs = [(node, edge.target) for node in nodes if node is not self._window for edge in node.edges]
-        self._dropped = dict.fromkeys([f"{node.path} -> {to.path}" for node, to in pairs if to in dropping and to])
+        dropping = [(node, to) for node, to in pairs if to is not None and to.kind.does >= {"use", "zero_grad"}]
+        self._dropped = [f"{node.path} -> {to.path}" for node, to in dropping]
         ends = [edge.guard for node in nodes for edge in node.edges if edge.target is None and edge.guard is not None]
         if any(self._holds(guard, count=0) or not self._holds(guard, count=0, due=True) for guard in ends):
             raise _unknown("its end depends on more than an amount")
@@ -68,7 +64,7 @@ class _EpochsOfWindows:
             epoch = _batches_in_epoch(self._source, train_data)
             amounts = [term.amount * (epoch if term.unit == "epochs" else 1) for term in terms if term.unit != "steps"]
             ends += [self._of_batches(math.ceil(amount), epoch, size) for amount in amounts]
-            self.unknown |= self._dropped
+            self.unknown |= dict.fromkeys(self._dropped)
         return min(ends)
 
     def _of_batches(self, batches: int, epoch: int, size: int) -> int:

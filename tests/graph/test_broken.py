@@ -325,11 +325,8 @@ LOOPS = [
         "slow", "accumulate.every > 1").connect("wait", "wait", when="slow"), "G501 nodes.wait"),
     edited("no end", lambda g: g.set("finish", after="never"), "G504 nodes.finish.after"),
     edited("an end that contradicts itself", lambda g: g.guard("ending", "step.steps > 9 and step.steps < 5"),
-           "G501 edges.decide", "G505 nodes.finish.after"),
-    edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G501 edges.decide",
-           "G505 nodes.finish.after"),
-    edited("an average that begins after the end", lambda g: g.overlay("swa").set(
-        "swa", **{"from": ["12 epochs", "2000000 epochs"]}), "G505 nodes.swa"),
+           "G501 edges.decide"),
+    edited("an end before the beginning", lambda g: g.guard("ending", "step.steps < 0"), "G501 edges.decide"),
     edited("a validation at each hundredth step, and again", lambda g: g.guard(
         "val_check_batch", "step.steps % 100 == 0"), "G501 nodes.decide"),
     edited("a loop of log without data", lambda g: g.guard("log_due", "step.steps > 3"), "G501 nodes.decide"),
@@ -366,8 +363,6 @@ LOOPS = [
         {"train_batch": ["accumulate"], "accumulate": ["step if full", "train_batch"], "step": ["zero_grad"],
          "zero_grad": ["end if many", "train_batch"]},
         {"full": "accumulate.count >= accumulate.every", "many": "accumulate.count > 9"}), "G501 nodes.train_batch"),
-    edited("an ending that leaves the amount out", lambda g: g.guard("ending", "step.steps > 9"),
-           "G505 nodes.finish.after"),
     edited("an exit guard that nothing can change", lambda g: g.guard("finished", "clip.max_norm > 3"),
            "G501 edges.decide"),
     edited("an exit by a node outside", lambda g: tiny(
