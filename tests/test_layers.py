@@ -228,7 +228,7 @@ def test_a_procedure_and_an_adapter_import_what_users_can_import() -> None:
 
 def test_the_engine_knows_no_name_of_a_kind() -> None:
     """Some words mean something else as well: effects, inputs, events, a method, a key."""
-    names = {*KINDS} - {"exchange", "zero_grad", "step", "finish", "end_epoch", "checkpoint"}
+    names = {*KINDS} - {"exchange", "zero_grad", "step", "use", "finish", "end_epoch", "checkpoint"}
     rooms = [name for name in MODULES if package_of(name) in ("program", "trainer") and name != "trainer.graph"]
     constants = (part for name in rooms for part in ast.walk(MODULES[name]) if isinstance(part, ast.Constant))
     assert names.isdisjoint(part.value for part in constants)

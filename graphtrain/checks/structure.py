@@ -249,12 +249,11 @@ def _reachability(scope: Scope) -> Iterator[Problem]:
     ways_out = [name for name in names if name in ending - reached] + [END]
     regions = [sorted(region, key=names.index) for region in networkx.attracting_components(lost)]
     for inside in sorted(regions, key=lambda region: names.index(region[0])):  # one edge out of each is enough
-        to_mend = max(reversed(inside), key=lambda name: _likely_cut(scope, name))
-        others = [name for name in inside if name != to_mend]
-        message = f"no path leads from {quoted([to_mend, *others], 3)} to `end`, so the run could not finish"
-        hint = f'add an edge that leads out, as in {to_mend} = ["{ways_out[0]} if GUARD", ...]'
-        path = tuple(networkx.shortest_path(network, graph.start, to_mend))
-        yield scope.problem("G108", f"nodes.{to_mend}", message, hint, path=path)
+        cut = max(reversed(inside), key=lambda name: _likely_cut(scope, name))
+        message = f"no path leads from {quoted(dict.fromkeys([cut, *inside]), 3)} to `end`, so the run could not finish"
+        hint = f'add an edge that leads out, as in {cut} = ["{ways_out[0]} if GUARD", ...]'
+        path = tuple(networkx.shortest_path(network, graph.start, cut))
+        yield scope.problem("G108", f"nodes.{cut}", message, hint, path=path)
 
 
 def _likely_cut(scope: Scope, name: str) -> tuple[bool, bool, int]:

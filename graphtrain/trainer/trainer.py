@@ -156,9 +156,8 @@ class Trainer(RunView):
 
     def _notify_of_graph(self) -> None:
         program = self._session.compiled.program
-        meant = {name: nearest(name, signature(Trainer).parameters) for name in program.unread()}
-        hints = {name: f", did you mean `{setting}`?" if setting else "" for name, setting in meant.items()}
-        unread = [f"nothing in the graph reads `{name}`{hint}" for name, hint in hints.items()]
+        meant = [(name, nearest(name, signature(Trainer).parameters)) for name in program.unread()]
+        unread = [f"nothing in the graph reads `{name}`" + f", did you mean `{it}`?" * bool(it) for name, it in meant]
         schedulers = self._session.compiled.state.foreign_schedulers()
         foreign = [f"`{name}` changes the learning rate of an optimizer that was not supplied" for name in schedulers]
         for line in [*program.absent, *unread, *foreign, *program.timed()]:
