@@ -72,7 +72,7 @@ def fitting(module: torch.nn.Module, saved: Mapping[str, Any], only: Sequence[st
     last = {addresses[key]: key for key in saved if addresses.get(key)}  # of tied ones, the one that stays
     problems = [f"missing in the file: {key}" for key in names if key not in saved and addresses.get(key) not in last]
     for key, tensor in saved.items():
-        present, other = tensors.get(key), saved[last.get(addresses.get(key), key)]
+        present, other = tensors.get(key), saved[last.get(addresses.get(key, 0), key)]
         if key not in state_dict:
             problems.append(f"unknown to the module: {key}")
         elif present is None or is_lazy(present):
