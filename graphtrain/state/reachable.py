@@ -47,7 +47,7 @@ MOST_ITEMS_OF_DATA = 64
 # Attributes of torch's objects that are not state, or that something else saves.
 _IGNORED = {
     torch.nn.Module: frozenset(vars(torch.nn.Module())) | {"_compiled_call_impl", "_version"},
-    torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) - {"defaults"} | {
+    torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
         "step",  # which schedulers wrap
         "_opt_called", "_step_count", "_need_device_dtype_check_for_fused",
         "_step_supports_amp_scaling",
