@@ -18,14 +18,13 @@ def own_attributes(run: StatefulObjects) -> dict[str, dict[str, str]]:
     hashes, paths = dict[str, dict[str, str]](), {id(node.instance): node.path for node in run.program.nodes}
     listed = run.snapshot.reachable.path_of if run.snapshot is not None else paths.get
     for node in run.program.nodes:
-        kind, instance = node.kind, node.instance
-        if kind.keeps_state or node.bypassed or not is_users(type(instance).__module__):
+        kind, shipped = node.kind, [base for base in type(node.instance).__mro__ if not is_users(base.__module__)]
+        if kind.keeps_state or node.bypassed or type(node.instance) in shipped:
             continue
-        shipped = [base for base in type(instance).__mro__ if not is_users(base.__module__)]
         codes = [getattr(value, "__code__", None) for base in shipped for value in vars(base).values()]
         others = {name for code in codes if code is not None for name in code.co_names}
         hashes[node.path] = {}
-        for name, value in zip(*KINDS["object"].contents(instance), strict=True):
+        for name, value in zip(*KINDS["object"].contents(node.instance), strict=True):
             if name not in others | kind.fields.keys() | node.plan_node.expressions.keys():
                 content = ContentHash(lambda part: paths.get(id(part)) or listed(part))
                 content.add(value)

@@ -6,6 +6,7 @@ Stands on: storage.
 
 Other rooms use:
     changes: changes_since, NO_CHANGES, OTHER_SUBMODULES, restore_changes
+    code_names: names_in
     codec: MALFORMED, parts_in, StateReader, StateWriter
     content: content_hash, ContentHash
     generators: AnyGenerator, capture_random, fitted_random, generator_of, HOST, named_generators, PreservedRandom,

@@ -47,7 +47,7 @@ _IGNORED = {
     torch.nn.Module: frozenset(vars(torch.nn.Module())) | {
         "_compiled_call_impl", "_version", "_initialize_hook", "_load_hook",  # of lazy ones, until their first batch
     },
-    torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) - {"defaults"} | {
+    torch.optim.Optimizer: frozenset(vars(torch.optim.SGD([torch.zeros(1)]))) | {
         "step",  # which schedulers wrap
         "_opt_called", "_step_count", "_need_device_dtype_check_for_fused",
         "_step_supports_amp_scaling",

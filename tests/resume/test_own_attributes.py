@@ -100,11 +100,11 @@ class CountsInASlot(Shrinks):
 
 @node
 class CountsInAParameter(Shrinks):
-    _count: float = 0.0
+    factor: float = 0.0
 
     def __call__(self, model: Any) -> None:
-        self._count += 1
-        self.shrink(model, self._count)
+        self.factor += 1
+        self.shrink(model, self.factor)
 
 
 @node
@@ -135,6 +135,18 @@ class CountsInABody(Shrinks):
         self.start()
 
     def start(self) -> None:
+        self._count = 0
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, self._count)
+
+
+@node
+class CountsInAVisit(Shrinks):
+    """Starts again at each visit."""
+
+    def setup(self, model: Any) -> None:
         self._count = 0
 
     def __call__(self, model: Any) -> None:
@@ -212,7 +224,8 @@ def cut(graph: Graph, run_dir: Path, at: str | int = "6 batches") -> tuple[str, 
 def test_an_attribute_that_changes_is_named(kind: Any, tmp_path: Path) -> None:
     result, resumed = cut(fit(epochs=2).insert("own", kind, after="step"), tmp_path)
     assert result == "differs"
-    assert "not exact: `own` has changed its `_count`, which is not saved: make it progress" in resumed
+    name = "factor" if kind is CountsInAParameter else "_count"
+    assert f"not exact: `own` has changed its `{name}`, which is not saved: make it progress" in resumed
 
 
 def in_a_body(kind: Any) -> Graph:
@@ -221,7 +234,13 @@ def in_a_body(kind: Any) -> Graph:
 
 @pytest.mark.parametrize(
     ("kind", "at"),
-    [(CountsInABody, 2), (CountsInABody, 5), (CountsThroughBodies, 4), (CountsThroughBodies, "6 batches")],
+    [
+        (CountsInAVisit, 2),
+        (CountsInAVisit, 5),
+        (CountsInABody, 2),
+        (CountsThroughBodies, 4),
+        (CountsThroughBodies, "6 batches"),
+    ],
 )
 def test_an_attribute_in_a_body_is_named(kind: Any, at: str | int, tmp_path: Path) -> None:
     result, resumed = cut(in_a_body(kind), tmp_path, at)

@@ -230,18 +230,6 @@ def state_of_an_optimizer_under_keys_of_its_own() -> dict[str, Any]:
     return resources | {"training_step": step}
 
 
-@row()
-def defaults_of_an_optimizer_that_are_changed() -> dict[str, Any]:
-    resources = seeded(perceptron)
-    defaults = resources["optimizer"].defaults
-
-    def step(model: Any, batch: Any) -> torch.Tensor:
-        defaults["lr"] *= 0.9
-        return squared(model, batch) * (1 + defaults["lr"])
-
-    return resources | {"training_step": step}
-
-
 def many_scales(count: int) -> nn.Module:
     class Scaled(nn.Module):
         def __init__(self) -> None:
