@@ -263,7 +263,7 @@ class StubCells(Cells):
         parts = [*walk(known := filled(part))]
         scaling = [each.operands for each in parts if isinstance(each, Operation) and each.name in _SCALING]
         compared = [each for each in parts if isinstance(each, Operation) and each.name in COMPARISONS]
-        if scaling and [operand for each in compared for operand in each.operands if _is_large(operand)]:
+        if scaling and any(_is_large(operand) for each in compared for operand in each.operands):
             return None
         for operands in scaling:
             if all(_is_large(operand) or not _is_integer(operand) for operand in operands):
