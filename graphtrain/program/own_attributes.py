@@ -8,8 +8,8 @@ from typing import Any
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.stateful_objects import StatefulObjects
+from graphtrain.state.classes import RULES, is_users
 from graphtrain.state.content import ContentHash
-from graphtrain.state.kinds import KINDS, is_users
 from graphtrain.state.reachable import names_in
 
 
@@ -24,7 +24,7 @@ def own_attributes(run: StatefulObjects) -> dict[str, dict[str, str]]:
         codes = [getattr(value, "__code__", None) for base in shipped for value in vars(base).values()]
         others = {name for code in codes if code is not None for name in code.co_names}
         hashes[node.path] = {}
-        for name, value in zip(*KINDS["object"].contents(node.instance), strict=True):
+        for name, value in zip(*RULES["object"].contents(node.instance), strict=True):
             if name not in others | kind.fields.keys() | node.plan_node.expressions.keys():
                 content = ContentHash(lambda part: paths.get(id(part)) or listed(part))
                 content.add(value)

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
+from graphtrain.state.classes import RULES
 from graphtrain.state.content import ContentHash, have_equal_contents
-from graphtrain.state.kinds import KINDS
 from graphtrain.state.reachable import Entry, Reachable, is_within, saved_by_state_dict, state_of
 
 
@@ -86,7 +86,7 @@ class StateSnapshot:
             return entry.ignored.union(flags)
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
-        attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
+        attributes = dict(zip(*RULES["object"].contents(entry.value), strict=True))
         state = states[entry.path] if entry.path in states else state_of(entry.value)
         common = attributes.keys() & state.keys()
         equal = {name for name in common if have_equal_contents(attributes[name], state[name])}
