@@ -22,8 +22,8 @@ from graphtrain.data.batch import NOTHING
 from graphtrain.data.samplers import announce_epoch, generators_of, length_of, parts_of
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
+from graphtrain.state.classes import category_of
 from graphtrain.state.generators import HOST, AnyGenerator, PreservedRandom, generator_of, seed_all
-from graphtrain.state.kinds import category_of
 from graphtrain.state.reachable import Reachable
 
 _MOST_WATCHED = 16  # objects in which a generator may appear while data is fetched: those nearest to the data set

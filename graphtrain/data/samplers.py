@@ -18,8 +18,8 @@ from torch.utils.data import (
 
 from graphtrain.data.loaders import loaders_of
 from graphtrain.errors import DataError
+from graphtrain.state.classes import category_of
 from graphtrain.state.generators import AnyGenerator, generator_of, named_generators
-from graphtrain.state.kinds import category_of
 
 # Attributes under which data holds its parts; a Subset or a wrapper holds another dataset.
 _PARTS = ("batch_sampler", "sampler", "dataset", "transform", "target_transform", "collate_fn")

@@ -34,9 +34,9 @@ from graphtrain.data.samplers import (
 from graphtrain.data.shares import RankBatches
 from graphtrain.data.workers import iterate
 from graphtrain.errors import DataError
+from graphtrain.state.classes import is_users
 from graphtrain.state.content import content_hash
 from graphtrain.state.generators import AnyGenerator, PreservedRandom, seed_all
-from graphtrain.state.kinds import is_users
 
 _hash_of = functools.partial(content_hash, most_bytes=64 * 2**10)
 _DIFFERS = (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, final
 
 from graphtrain.program.bind import ProgramNode
+from graphtrain.state.classes import is_users
 from graphtrain.state.content import ContentHash
-from graphtrain.state.kinds import is_users
 
 
 @final

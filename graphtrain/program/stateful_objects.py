@@ -18,8 +18,8 @@ from graphtrain.program.bind import Program
 from graphtrain.program.own_attributes import own_attributes
 from graphtrain.report.recorder import Recorder
 from graphtrain.state.changes import changes_since
+from graphtrain.state.classes import CONSTANTS, is_users
 from graphtrain.state.codec import StateReader, StateWriter
-from graphtrain.state.kinds import CONSTANTS, is_users
 from graphtrain.state.objects import SavedObjects
 from graphtrain.state.reachable import Reachable, is_within, keeps_state, parts_of
 from graphtrain.state.snapshot import StateSnapshot

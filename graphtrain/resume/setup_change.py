@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from graphtrain.printable import shown_path
+from graphtrain.state.classes import RULES, is_value
 from graphtrain.state.content import ContentHash, content_hash
-from graphtrain.state.kinds import KINDS, is_value
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, contents_of, is_within, place_of
 from graphtrain.state.snapshot import StateSnapshot
 
@@ -37,10 +37,10 @@ def setup_hashes(snapshot: StateSnapshot, *, now: bool = False) -> dict[str, str
     for entry in snapshot.entries():
         if entry.is_saved_elsewhere and entry.category != "module":
             continue
-        kind = KINDS.get(entry.category)
-        contents = contents_of(entry) if now and kind is not None else (entry.keys, entry.parts)
+        rule = RULES.get(entry.category)
+        contents = contents_of(entry) if now and rule is not None else (entry.keys, entry.parts)
         parts: list[Any] = [len(entry.parts)]
-        if kind is not None and kind.is_named:
+        if rule is not None and rule.is_named:
             parts = []
             for name, part in zip(*contents, strict=True):
                 path, is_saved = place_of(entry, name), name in entry.ignored | entry.in_state_dict

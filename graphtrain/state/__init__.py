@@ -6,11 +6,11 @@ Stands on: storage.
 
 Other rooms use:
     changes: changes_since, NO_CHANGES, OTHER_SUBMODULES, restore_changes
+    classes: category_of, CONSTANTS, is_users, is_value, RULES
     codec: MALFORMED, parts_in, StateReader, StateWriter
     content: content_hash, ContentHash
     generators: AnyGenerator, capture_random, fitted_random, generator_of, HOST, named_generators, PreservedRandom,
         restore_random, same_state, seed_all, seed_everything, seed_the_rest, torch_seed
-    kinds: category_of, CONSTANTS, is_users, is_value, KINDS
     modules: capture_module, fit_buffers, restore_module
     objects: MISFITS, SavedObjects
     optimizers: kept_groups, NO_RESUME, put_gradient

@@ -18,10 +18,10 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from graphtrain.errors import CheckpointError
 from graphtrain.printable import shown_path
+from graphtrain.state.classes import LEFT_ALONE, MOST_COMPARED, RULES, category_of, is_reopened, is_users, is_value
 from graphtrain.state.codec import MALFORMED, StateReader, StateWriter
 from graphtrain.state.content import is_equal, is_identical
 from graphtrain.state.generators import generator_of
-from graphtrain.state.kinds import KINDS, LEFT_ALONE, MOST_COMPARED, category_of, is_reopened, is_users, is_value
 from graphtrain.state.optimizers import put_gradient
 from graphtrain.state.reachable import OF_THE_COMPILER, REMEDY, Entry, Reachable, contents_of, place_of, stamp_of
 from graphtrain.state.snapshot import States, StateSnapshot
@@ -94,7 +94,7 @@ class _Finder:
         value, category = entry.value, entry.category
         if category == "tensor" and entry.is_saved_elsewhere and not value.__dict__:
             return None  # as most are
-        if category in KINDS and category != "function" and type(value) is entry.code:
+        if category in RULES and category != "function" and type(value) is entry.code:
             keys, parts = contents_of(entry)
             is_same = is_identical(parts, entry.parts) and is_identical(keys, entry.keys)
             if is_same and (category != "module" or stamp_of(entry) == entry.stamp):
@@ -127,13 +127,13 @@ class _Finder:
         is_lazy = category == "module" and issubclass(entry.code, LazyModuleMixin)  # until its first batch
         if code is not entry.code and not is_lazy:
             self.unknown.append(f"{shown_path(path)} has another class or other code now, which is not saved")
-        kind = KINDS.get(category)
-        if kind is None or category == "tuple" or (entry.is_saved_elsewhere and category != "module"):
+        rule = RULES.get(category)
+        if rule is None or category == "tuple" or (entry.is_saved_elsewhere and category != "module"):
             return None
         keys, parts = contents_of(entry)
         if is_equal(keys, entry.keys) and is_equal(parts, entry.parts):
             return None
-        return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if kind.is_named else self._items(entry)
+        return self._changed_names(entry, dict(zip(keys, parts, strict=True))) if rule.is_named else self._items(entry)
 
     def _changed_names(self, entry: Entry, now: Mapping[str, Any]) -> dict[str, Any] | None:
         before, ignored = dict(zip(entry.keys, entry.parts, strict=True)), self._snapshot.ignored(entry, self._states)
@@ -157,8 +157,8 @@ class _Finder:
         return {"set": encoded} | ({"removed": removed} if removed else {}) if encoded or removed else None
 
     def _items(self, entry: Entry) -> dict[str, Any]:
-        value, path, kind = entry.value, entry.path, KINDS[entry.category]
-        keys, parts = kind.contents(value)
+        value, path, rule = entry.value, entry.path, RULES[entry.category]
+        keys, parts = rule.contents(value)
         if len(parts) > MOST_COMPARED:
             raise UnsaveableError(path, f"it has {len(parts):,} items and has changed")
         kept: Any = list(parts)
@@ -167,7 +167,7 @@ class _Finder:
         elif entry.category == "set":
             kept = set(parts)
             if all(type(part) is int for part in parts):  # does restoring it give the same order?
-                kind.put(trial := set(entry.parts), parts, ())
+                rule.put(trial := set(entry.parts), parts, ())
                 if tuple(trial) != parts:
                     self.unknown.append(f"{shown_path(path)} is a set in an order that is not saved: use a list")
         return {"items": self.writer.pack(kept, path, f"{path}[:]")}
@@ -249,23 +249,23 @@ def restore_changes(
 
 def _put_contents(snapshot: StateSnapshot, entry: Entry, states: States) -> None:
     """Let an object hold the same objects as in the snapshot."""
-    kind = KINDS.get(entry.category)
+    rule = RULES.get(entry.category)
     is_constant = isinstance(entry.value, tuple | frozenset)
-    if kind is None or is_constant or not entry.is_entered or (entry.is_saved_elsewhere and entry.category != "module"):
+    if rule is None or is_constant or not entry.is_entered or (entry.is_saved_elsewhere and entry.category != "module"):
         return
-    keys, parts = kind.contents(entry.value)
+    keys, parts = rule.contents(entry.value)
     if is_identical(keys, entry.keys) and is_identical(parts, entry.parts):
         return
-    if not kind.is_named:
-        kind.put(entry.value, [*zip(entry.keys, entry.parts, strict=True)] if entry.keys else entry.parts, ())
+    if not rule.is_named:
+        rule.put(entry.value, [*zip(entry.keys, entry.parts, strict=True)] if entry.keys else entry.parts, ())
         return
     before = dict(zip(entry.keys, entry.parts, strict=True))
     now, ignored = dict(zip(keys, parts, strict=True)), snapshot.ignored(entry, states)
     if entry.is_data:  # what cannot be encoded, such as an iterator over the data, stays as drawing has left it
         ignored |= {name for name, part in now.items() if not _is_encodable(snapshot, part)}
-    changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, kind) is not part}
+    changed = {name: part for name, part in before.items() if name not in ignored and now.get(name, rule) is not part}
     removed = [name for name in sorted(now.keys() - before.keys() - ignored) if not isinstance(now[name], LEFT_ALONE)]
-    kind.put(entry.value, changed, removed)
+    rule.put(entry.value, changed, removed)
 
 
 def _is_encodable(snapshot: StateSnapshot, value: Any) -> bool:
@@ -279,7 +279,7 @@ def _is_encodable(snapshot: StateSnapshot, value: Any) -> bool:
 def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], reader: StateReader) -> None:
     """Apply one change to an object."""
     value, category = entry.value, entry.category
-    kind = KINDS.get(category)
+    rule = RULES.get(category)
     match change:
         case {"state": state} if category == "generator":
             generator_of(value).set_state(state)
@@ -287,16 +287,16 @@ def _apply(snapshot: StateSnapshot, entry: Entry, change: Mapping[str, Any], rea
             _put_tensor(value, saved, change)
         case {"array": numpy.ndarray() as saved} if category == "array":
             numpy.copyto(value, saved.reshape(value.shape), casting="no")
-        case {"set": {**encoded}} if kind is not None and kind.is_named:
+        case {"set": {**encoded}} if rule is not None and rule.is_named:
             removed = change.get("removed", ())
             names = {name for name in (*encoded, *removed) if not snapshot.is_excluded(place_of(entry, name))}
             for name in names:
                 if not isinstance(name, str) or name in entry.ignored | {"__class__", "__dict__"}:
                     raise CheckpointError(f"`{name}` is not part of its state")
             parts = {name: reader.unpack(part) for name, part in encoded.items() if name in names}
-            kind.put(value, parts, [name for name in removed if name in names])
-        case {"items": items} if kind is not None and not kind.is_named and category != "tuple":
-            kind.put(value, reader.unpack(items), ())
+            rule.put(value, parts, [name for name in removed if name in names])
+        case {"items": items} if rule is not None and not rule.is_named and category != "tuple":
+            rule.put(value, reader.unpack(items), ())
         case _:
             raise CheckpointError("its type has changed")
 

@@ -24,7 +24,7 @@ from graphtrain.errors import CheckpointError
 from graphtrain.names import plainly_named
 from graphtrain.printable import shown_path
 from graphtrain.state.autograd_graphs import KEEPS_GRAPH, keeps_graph
-from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, Category, category_of, is_constant, is_users
+from graphtrain.state.classes import CONSTANTS, IN_CONTAINERS, RULES, Category, category_of, is_constant, is_users
 from graphtrain.state.memory import MemoryIndex, view_of, viewed
 from graphtrain.state.optimizers import states_of
 from graphtrain.state.reachable import REMEDY
@@ -133,10 +133,10 @@ class StateWriter(Encoder):
 
     def _reference(self, value: Any, category: Category, path: str) -> Any:
         """The reference to an object that a resumed process has too; None for a new object."""
-        kind = type(value)
-        if isinstance(value, enum.Enum) and value.name in kind.__members__:
-            return tagged("member", *name_of(kind, path), value.name)
-        if kind is int and value in self._reachable.by_id:  # an `id`, by which a `GradScaler` has optimizers
+        cls = type(value)
+        if isinstance(value, enum.Enum) and value.name in cls.__members__:
+            return tagged("member", *name_of(cls, path), value.name)
+        if cls is int and value in self._reachable.by_id:  # an `id`, by which a `GradScaler` has optimizers
             return tagged("id", self._reachable.by_id[value].path)
         if category == "value" or (category in ("tuple", "set") and is_constant(value)):
             return None  # equal ones may be one object, or two
@@ -154,23 +154,23 @@ class StateWriter(Encoder):
         return None
 
     def _new_object(self, value: Any, category: Category, path: str, depth: int) -> Any:
-        kind: Any = type(value)
+        cls: Any = type(value)
         match category:
-            case "tuple" if kind.__mro__[1] is tuple and hasattr(kind, "_fields") and is_users(kind.__module__):
-                return tagged("named tuple", *name_of(kind, path), *self._each(value, path, depth))
+            case "tuple" if cls.__mro__[1] is tuple and hasattr(cls, "_fields") and is_users(cls.__module__):
+                return tagged("named tuple", *name_of(cls, path), *self._each(value, path, depth))
             case "set" if not all(map(is_constant, value)):
                 raise UnsaveableError(path, "it is a set of objects, in the order of their addresses: use a list")
-            case _ if type_of(kind) is not None or (kind is type and value.__module__ == "builtins"):
+            case _ if type_of(cls) is not None or (cls is type and value.__module__ == "builtins"):
                 return None
-            case "object" if kind is types.SimpleNamespace or is_plain_class(kind):
+            case "object" if cls is types.SimpleNamespace or is_plain_class(cls):
                 self.add(value)
                 attributes = {
                     key: self.encode(part, f"{path}.{key}", depth + 1)
-                    for key, part in zip(*KINDS["object"].contents(value), strict=True)
+                    for key, part in zip(*RULES["object"].contents(value), strict=True)
                 }
-                return tagged("object", attributes, *(name_of(kind, path) if is_users(kind.__module__) else ()))
+                return tagged("object", attributes, *(name_of(cls, path) if is_users(cls.__module__) else ()))
         layout = f" ({value.layout})" if category == "tensor" else ""
-        raise UnsaveableError(path, f"it is a new {kind.__qualname__}{layout}: {REMEDY}")
+        raise UnsaveableError(path, f"it is a new {cls.__qualname__}{layout}: {REMEDY}")
 
     def _view(self, value: Any, path: str, depth: int) -> Any:
         """The description of a new tensor or array as a view of another; None if its values are to be saved."""
@@ -274,16 +274,16 @@ class StateReader(Decoder):
             case "member", [str(module), str(named), str(member)]:
                 return found_by_name(module, named).__members__[member]
             case "named tuple", [str(module), str(named), *members]:
-                kind = found_by_name(module, named)
-                if kind.__mro__[1] is tuple and len(kind._fields) == len(members):
-                    return tuple.__new__(kind, map(self.decode, members))
+                cls = found_by_name(module, named)
+                if cls.__mro__[1] is tuple and len(cls._fields) == len(members):
+                    return tuple.__new__(cls, map(self.decode, members))
             case "view", [bool(is_tensor), owner, str(dtype), *geometry]:
                 return self.add(viewed(self.decode(owner), DTYPES[dtype] if is_tensor else dtype, *geometry))
             case "object", [{**attributes}, *names]:
-                kind = found_by_name(*names) if names else types.SimpleNamespace
-                if kind is types.SimpleNamespace or is_plain_class(kind):
-                    value = self.add(kind.__new__(kind))
-                    KINDS["object"].put(value, {key: self.decode(part) for key, part in attributes.items()}, ())
+                cls = found_by_name(*names) if names else types.SimpleNamespace
+                if cls is types.SimpleNamespace or is_plain_class(cls):
+                    value = self.add(cls.__new__(cls))
+                    RULES["object"].put(value, {key: self.decode(part) for key, part in attributes.items()}, ())
                     return value
         raise CheckpointError(f"no value can be created from {str([name, *parts])[:100]}")
 
@@ -321,7 +321,7 @@ def places(
                 tensors = {name: part for name, part in group.items() if isinstance(part, torch.Tensor)}
                 yield from _by_name(f"{path}.param_groups[{number}]", tensors)
         else:
-            yield from _by_name(path, dict(zip(*KINDS["object"].contents(value), strict=True)))
+            yield from _by_name(path, dict(zip(*RULES["object"].contents(value), strict=True)))
 
 
 def _by_name(path: str, named: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
@@ -338,7 +338,7 @@ def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tu
     if category in _CONTAINERS or category in _IN_MEMORY:
         yield path, value
     if category in IN_CONTAINERS and category != "set" and id(value) not in around and len(around) < MOST_DEPTH:
-        keys, parts = KINDS[category].contents(value)
+        keys, parts = RULES[category].contents(value)
         for key, part in zip(keys or range(len(parts)), parts, strict=True):
             if type(part) not in CONSTANTS and is_constant(key):
                 yield from parts_in(part, f"{path}[{key!r}]", (*around, id(value)))
@@ -347,15 +347,15 @@ def parts_in(value: Any, path: str, around: tuple[int, ...] = ()) -> Iterator[tu
 # ---- classes and functions
 
 
-def is_plain_class(kind: Any) -> bool:
+def is_plain_class(cls: Any) -> bool:
     """True for an importable class of the user whose objects consist of their attributes and nothing else."""
-    if not isinstance(kind, type) or category_of(kind) != "object" or "<" in kind.__qualname__:
+    if not isinstance(cls, type) or category_of(cls) != "object" or "<" in cls.__qualname__:
         return False
     special = ("__new__", "__del__", "__setstate__", "__getstate__", "__reduce__", "__reduce_ex__")
-    methods = [vars(base)[name] for base in kind.__mro__[:-1] for name in special if name in vars(base)]
+    methods = [vars(base)[name] for base in cls.__mro__[:-1] for name in special if name in vars(base)]
     # The decorators of frozen dataclasses and of attrs add some.
     modules = {getattr(method, "__globals__", {}).get("__name__") for method in methods}
-    return is_users(kind.__module__) and modules <= {"dataclasses", "attr._make"}
+    return is_users(cls.__module__) and modules <= {"dataclasses", "attr._make"}
 
 
 def name_of(value: Any, path: str) -> tuple[str, str]:

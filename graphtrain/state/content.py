@@ -16,8 +16,8 @@ import numpy
 import torch
 import xxhash
 
+from graphtrain.state.classes import CONSTANTS, IN_CONTAINERS, RULES, WATCHED, category_of, is_constant
 from graphtrain.state.generators import generator_of
-from graphtrain.state.kinds import CONSTANTS, IN_CONTAINERS, KINDS, WATCHED, category_of, is_constant
 from graphtrain.storage.strides import flat_bytes
 
 MOST_BYTES = 2**30
@@ -97,16 +97,16 @@ class ContentHash:
         self._hash.update(msgpack.packb([*parts], default=_plain, strict_types=True, unicode_errors="surrogatepass"))
 
     def _add_content(self, value: Any) -> None:
-        kind, category = type(value), category_of(type(value))
+        cls, category = type(value), category_of(type(value))
         if category == "value":
             plain = value.tobytes() if isinstance(value, numpy.generic) else value
-            self._text(kind.__qualname__, value.name if isinstance(value, enum.Enum) else plain)
+            self._text(cls.__qualname__, value.name if isinstance(value, enum.Enum) else plain)
             return
         if (first_seen := self._seen.get(id(value))) is not None:
             self._text("same", first_seen[0])
             return
         self._seen[id(value)] = len(self._seen), value
-        self._text(kind.__module__, kind.__qualname__)
+        self._text(cls.__module__, cls.__qualname__)
         match category:
             case "tensor":
                 self._add_tensor(value)
@@ -119,14 +119,14 @@ class ContentHash:
                 with contextlib.suppress(sqlite3.Error):  # it is closed, or belongs to another thread
                     self._waiting.append(shown(value))
             case "set":  # it has no order
-                members = KINDS[category].contents(value)[1]
+                members = RULES[category].contents(value)[1]
                 plain = (item if is_constant(item) else type(item).__qualname__ for item in members)
                 self._text(len(members), *sorted(map(content_hash, plain)))
-            case _ if category not in KINDS or category in ("function", "class"):
+            case _ if category not in RULES or category in ("function", "class"):
                 self._text(getattr(value, "__qualname__", ""))
             case _:
-                keys, parts = KINDS[category].contents(value)
-                if KINDS[category].is_named:  # nor have names
+                keys, parts = RULES[category].contents(value)
+                if RULES[category].is_named:  # nor have names
                     keys, parts = (), tuple(sorted(zip(keys, parts, strict=True), key=lambda pair: str(pair[0])))
                 self._add_parts(keys)
                 self._add_parts(parts)

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 
 from graphtrain.names import plainly_named
-from graphtrain.state.kinds import is_users
+from graphtrain.state.classes import is_users
 from graphtrain.state.modules import ModuleStructure, is_lazy
 from graphtrain.state.optimizers import ParameterGroups, copied_into, load_optimizer
 from graphtrain.state.reachable import saved_by_state_dict, state_of

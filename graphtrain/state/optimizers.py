@@ -11,9 +11,9 @@ from typing import Any, final
 
 import torch
 
+from graphtrain.state.classes import RULES, category_of
 from graphtrain.state.content import is_identical
 from graphtrain.state.generators import generator_of
-from graphtrain.state.kinds import KINDS, category_of
 from graphtrain.storage.files import uncollected
 
 NO_RESUME = "a resume with this `setup` is refused, or not exact"
@@ -140,5 +140,5 @@ def copied_into(present: Any, loaded: Any) -> Any:
             parts = [*loaded]
         case _:
             return loaded
-    KINDS[category_of(type(present))].put(present, parts, ())
+    RULES[category_of(type(present))].put(present, parts, ())
     return present

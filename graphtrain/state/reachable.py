@@ -19,13 +19,11 @@ import numpy
 import torch
 from torch.utils.data import DataLoader
 
-from graphtrain.state.code_names import names_in
-from graphtrain.state.content import content_hash
-from graphtrain.state.kinds import (
+from graphtrain.state.classes import (
     IN_CONTAINERS,
-    KINDS,
     MOST_COMPARED,
     NOT_STATE,
+    RULES,
     WRAPPER_ATTRIBUTES,
     Category,
     Contents,
@@ -35,6 +33,8 @@ from graphtrain.state.kinds import (
     is_users,
     is_value,
 )
+from graphtrain.state.code_names import names_in
+from graphtrain.state.content import content_hash
 from graphtrain.state.optimizers import states_of
 from graphtrain.state.weights import uncompiled
 from graphtrain.storage.encoding import LEAST_ADDRESS, is_saveable
@@ -96,7 +96,7 @@ def contents_of(entry: Entry) -> Contents:
     """The present contents of an object whose category has contents; of a very large container, its length."""
     if entry.category in IN_CONTAINERS and len(entry.value) > MOST_COMPARED:
         return (), (len(entry.value),)
-    contents: Contents = KINDS[entry.category].contents(entry.value)
+    contents: Contents = RULES[entry.category].contents(entry.value)
     return contents
 
 
@@ -145,7 +145,7 @@ def parts_of(entry: Entry) -> Iterator[Child]:
             if not is_constant(key):
                 yield f"{path}.keys()[{number}]", key, is_saved_elsewhere
         yield f"{path}.default_factory", getattr(entry.value, "default_factory", None), is_saved_elsewhere
-    elif category in KINDS and KINDS[category].is_named:
+    elif category in RULES and RULES[category].is_named:
         is_saved_elsewhere = is_saved_elsewhere and category != "module"
         for name, part in zip(entry.keys, entry.parts, strict=True):
             if name not in entry.ignored:
@@ -281,7 +281,7 @@ class Reachable:
         value, path, category = entry.value, entry.path, entry.category
         if category in IN_CONTAINERS:
             entry.is_entered = len(value) <= (MOST_ITEMS_OF_DATA if entry.is_data else MOST_ITEMS)
-        if category in KINDS:
+        if category in RULES:
             entry.keys, entry.parts = contents_of(entry)
         entry.stamp = stamp_of(entry)
         if category in ("module", "optimizer", "object"):
@@ -391,7 +391,7 @@ def state_of(value: Any) -> Mapping[Any, Any]:
 def saved_by_state_dict(value: Any, state: Mapping[Any, Any]) -> frozenset[str]:
     """The names of the attributes of an object whose values, as objects, are in its `state_dict` under any name."""
     identities = {id(part) for part in (state, *state.values()) if not is_value(part)}
-    names, parts = KINDS["object"].contents(value)
+    names, parts = RULES["object"].contents(value)
     return frozenset(name for name, part in zip(names, parts, strict=True) if id(part) in identities)
 
 
@@ -408,11 +408,11 @@ def _hooks_of_all() -> Iterator[Child]:
         yield from [child for child in _in_hooks(module, module.__name__, names) if _is_of_users(child[1])]
 
 
-def _in_class(kind: type) -> Iterator[Child]:
+def _in_class(cls: type) -> Iterator[Child]:
     """The functions of a class of the user that are not among its contents: properties and special methods."""
-    for name, part in vars(kind).items():
+    for name, part in vars(cls).items():
         is_property = isinstance(part, property | functools.cached_property)
         functions = [getattr(part, each, None) for each in ("func", "fget", "fset", "fdel")] if is_property else [part]
         for function in functions:
             if isinstance(function, types.FunctionType):
-                yield f"{kind.__module__}:{kind.__qualname__}.{name}", function, False
+                yield f"{cls.__module__}:{cls.__qualname__}.{name}", function, False

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, final
 
+from graphtrain.state.classes import RULES
 from graphtrain.state.content import ContentHash, have_equal_contents
-from graphtrain.state.kinds import KINDS
 from graphtrain.state.reachable import Entry, Reachable, is_within, saved_by_state_dict, state_of
 
 States = dict[str, Mapping[Any, Any]]
@@ -91,7 +91,7 @@ class StateSnapshot:
             return entry.ignored.union(flags)
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
-        attributes = dict(zip(*KINDS["object"].contents(entry.value), strict=True))
+        attributes = dict(zip(*RULES["object"].contents(entry.value), strict=True))
         if entry.path not in states:
             states[entry.path] = state_of(entry.value)
         state = states[entry.path]

@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from graphtrain import Graph, Loader, Trainer
-from graphtrain.state.kinds import category_of, is_reopened
+from graphtrain.state.classes import category_of, is_reopened
 
 
 class Empty:

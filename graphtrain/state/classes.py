@@ -1,4 +1,4 @@
-"""The kinds of objects: the category of each type, and how contents are read and restored."""
+"""The classes of objects: the category of each, and how contents are read and restored."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ class Namespace:
 
 
 @_cached
-def slots_of(kind: type) -> tuple[str, ...]:
+def slots_of(cls: type) -> tuple[str, ...]:
     """The names in `__slots__` of a class and its bases."""
     names: list[str] = []
-    for base in kind.__mro__:
+    for base in cls.__mro__:
         declared = vars(base).get("__slots__", ())
         for name in [declared] if isinstance(declared, str) else declared:
             is_private = name.startswith("__") and not name.endswith("__")
@@ -166,9 +166,9 @@ def _put_named(value: Any, parts: Mapping[str, Any], removed: Sequence[str]) -> 
 
 
 @_cached
-def _base_of(kind: type) -> Any:
+def _base_of(cls: type) -> Any:
     """The container that a class derives from: its methods are called, not overriding ones."""
-    return next(base for base in kind.__mro__ if base in CONTAINERS)
+    return next(base for base in cls.__mro__ if base in CONTAINERS)
 
 
 def _items(value: Any) -> Contents:
@@ -213,7 +213,7 @@ def _of_namespace(value: Namespace) -> Contents:
 # ---- the table
 
 
-class ObjectKind(NamedTuple):
+class CategoryRule(NamedTuple):
     """How objects of a category are read and restored.
 
     Attributes:
@@ -236,67 +236,67 @@ class ObjectKind(NamedTuple):
 _GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
 
 # The first row that has a type decides.
-TABLE: Mapping[Category, ObjectKind] = {
-    "value": ObjectKind(_VALUES),
-    "skipped": ObjectKind((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom)),
-    "tensor": ObjectKind(torch.Tensor),
-    "module": ObjectKind(torch.nn.Module, _attributes, _put_named),
-    "optimizer": ObjectKind(torch.optim.Optimizer, _attributes, _put_named),
-    "array": ObjectKind(numpy.ndarray),
-    "generator": ObjectKind((*_GENERATORS, random.Random)),
-    "list": ObjectKind((list, collections.deque), _items, _put_all),
-    "mapping": ObjectKind((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _pairs, _put_all),
-    "set": ObjectKind((set, frozenset, weakref.WeakSet), _items, _put_all),
-    "tuple": ObjectKind(tuple, _items, _put_all),
-    "function": ObjectKind(types.FunctionType, _settings_of("__defaults__", "__kwdefaults__"), _put_named),
-    "method": ObjectKind(types.MethodType, _settings_of("__self__", "__func__"), _put_named),
-    "partial": ObjectKind(functools.partial, _settings_of("func", "args", "keywords", "__dict__"), _put_named),
-    "cell": ObjectKind(types.CellType, _of_cell, _put_named),
-    "watched": ObjectKind(tuple(WATCHED)),
-    "class": ObjectKind(type, _of_class, _put_named),
-    "iterator": ObjectKind((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)),
-    "file": ObjectKind(io.IOBase),
-    "object": ObjectKind((), _attributes, _put_named),
-    "globals": ObjectKind((), _of_namespace, _put_named),
-    "run": ObjectKind(),  # a trainer other than that of the run, as a step function may hold
-    "hidden": ObjectKind(),  # written in C, with contents that nothing shows
-    "opaque": ObjectKind(),  # without contents that training changes, or of a library that is not examined
+TABLE: Mapping[Category, CategoryRule] = {
+    "value": CategoryRule(_VALUES),
+    "skipped": CategoryRule((*LEFT_ALONE, *_OF_PYTHON, random.SystemRandom)),
+    "tensor": CategoryRule(torch.Tensor),
+    "module": CategoryRule(torch.nn.Module, _attributes, _put_named),
+    "optimizer": CategoryRule(torch.optim.Optimizer, _attributes, _put_named),
+    "array": CategoryRule(numpy.ndarray),
+    "generator": CategoryRule((*_GENERATORS, random.Random)),
+    "list": CategoryRule((list, collections.deque), _items, _put_all),
+    "mapping": CategoryRule((dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary), _pairs, _put_all),
+    "set": CategoryRule((set, frozenset, weakref.WeakSet), _items, _put_all),
+    "tuple": CategoryRule(tuple, _items, _put_all),
+    "function": CategoryRule(types.FunctionType, _settings_of("__defaults__", "__kwdefaults__"), _put_named),
+    "method": CategoryRule(types.MethodType, _settings_of("__self__", "__func__"), _put_named),
+    "partial": CategoryRule(functools.partial, _settings_of("func", "args", "keywords", "__dict__"), _put_named),
+    "cell": CategoryRule(types.CellType, _of_cell, _put_named),
+    "watched": CategoryRule(tuple(WATCHED)),
+    "class": CategoryRule(type, _of_class, _put_named),
+    "iterator": CategoryRule((types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)),
+    "file": CategoryRule(io.IOBase),
+    "object": CategoryRule((), _attributes, _put_named),
+    "globals": CategoryRule((), _of_namespace, _put_named),
+    "run": CategoryRule(),  # a trainer other than that of the run, as a step function may hold
+    "hidden": CategoryRule(),  # written in C, with contents that nothing shows
+    "opaque": CategoryRule(),  # without contents that training changes, or of a library that is not examined
 }
-KINDS = {category: kind for category, kind in TABLE.items() if kind.contents is not None}
-"""The kinds of objects with contents."""
-IN_CONTAINERS = frozenset(category for category, kind in KINDS.items() if not kind.is_named)
+RULES = {category: rule for category, rule in TABLE.items() if rule.contents is not None}
+"""The rules of the categories whose objects have contents."""
+IN_CONTAINERS = frozenset(category for category, rule in RULES.items() if not rule.is_named)
 """The categories of containers: sequences, mappings and sets."""
 
 
 @_cached
-def category_of(kind: type) -> Category:
+def category_of(cls: type) -> Category:
     """The category of objects of a type.
 
     >>> category_of(int), category_of(torch.nn.Parameter), category_of(type(iter([])))
     ('value', 'tensor', 'iterator')
     """
     for category, row in TABLE.items():
-        if issubclass(kind, row.types):
+        if issubclass(cls, row.types):
             return category
-    package = kind.__module__.partition(".")[0]
-    if package == "pandas" and kind.__name__ in ("DataFrame", "Series"):
+    package = cls.__module__.partition(".")[0]
+    if package == "pandas" and cls.__name__ in ("DataFrame", "Series"):
         return "watched"
-    step = getattr(kind, "__next__", None)
-    if step is not None and (not isinstance(step, types.FunctionType) or kind.__name__.endswith("DataLoaderIter")):
+    step = getattr(cls, "__next__", None)
+    if step is not None and (not isinstance(step, types.FunctionType) or cls.__name__.endswith("DataLoaderIter")):
         return "iterator"
-    if kind.__module__ == "graphtrain.trainer.trainer":
+    if cls.__module__ == "graphtrain.trainer.trainer":
         return "run"
-    if kind.__module__.startswith(_OPAQUE_MODULES) and not kind.__module__.startswith(_EXAMINED):
+    if cls.__module__.startswith(_OPAQUE_MODULES) and not cls.__module__.startswith(_EXAMINED):
         return "opaque"
     is_of_files = package in sys.stdlib_module_names and package not in _DATA_OF_PYTHON
     # A folder `datasets` of the user is not a library.
-    if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(kind.__module__):
+    if (package in _OPAQUE_PACKAGES or is_of_files) and not is_users(cls.__module__):
         return "opaque"
-    if kind.__dictoffset__ or slots_of(kind):
+    if cls.__dictoffset__ or slots_of(cls):
         return "object"
     # Written in C, with contents that no attribute shows.
-    size_of_nothing = object.__basicsize__ + bool(kind.__weakrefoffset__) * tuple.__itemsize__
-    return "hidden" if kind.__basicsize__ > size_of_nothing and package not in _HARMLESS else "opaque"
+    size_of_nothing = object.__basicsize__ + bool(cls.__weakrefoffset__) * tuple.__itemsize__
+    return "hidden" if cls.__basicsize__ > size_of_nothing and package not in _HARMLESS else "opaque"
 
 
 def is_users(module_name: str | None) -> bool:
