@@ -106,7 +106,7 @@ class TrainBatch(CallsTrainingStep):
     def refuse_settings(node: PlanNode, *, ranks: bool) -> None:
         """Raise for settings with which a run could not start: the checks call it."""
         parameters, reads = node.parameters, {read.name: ref for read, ref in node.reads}
-        if parameters["precision"] == "16-mixed" and reads["loss_scale"].kind == "resource":
+        if parameters["precision"] == "16-mixed" and reads["loss_scale"].category == "resource":
             raise UsageError(
                 f'{node.path}.precision "16-mixed": nothing scales the loss, so small gradients would be 0 in float16',
                 'add the overlay that scales it: --overlay fp16, in Python graph.overlay("fp16"); or use "bf16-mixed"',

@@ -220,7 +220,7 @@ def _named(ref: Ref) -> Iterator[str]:
             yield f"{ref.path}{part.name}"
         elif isinstance(part, Name | FieldOf):
             read = next(ref.scope.read_in(part))
-            yield from [each.name for each in (read, *read.parts) if each.kind == "expression"]
+            yield from [each.name for each in (read, *read.parts) if each.category == "expression"]
 
 
 def _of_scope(scope: Scope) -> Iterator[Problem]:

@@ -87,7 +87,7 @@ def _derived_from(plan: Plan, plan_node: PlanNode, writers: Mapping[str, str]) -
 
 def _first(refs: Iterable[Ref], writers: Mapping[str, str]) -> str | None:
     """The first value, among some references, that differs."""
-    named = (str(part) for ref in refs for part in ref.simple() if part.kind != "resource")
+    named = (str(part) for ref in refs for part in ref.simple() if part.category != "resource")
     return next((name for name in named if name in writers), None)
 
 
@@ -98,7 +98,7 @@ def _followed(
     for scope in plan.scopes.values():
         for guard, text in scope.graph.guards.items():
             # Where a node is due by such a value, the node is reported.
-            refs = [ref for ref in scope.read_in(scope.parse(text)) if ref.kind != "field" or ref.name != "due"]
+            refs = [ref for ref in scope.read_in(scope.parse(text)) if ref.category != "field" or ref.name != "due"]
             yield scope, f"guards.{guard}", f"`{guard}` reads", refs, ""
     for plan_node in plan.nodes:
         scope, where, path, kind = plan_node.scope, f"nodes.{plan_node.node.name}", plan_node.path, plan_node.kind
@@ -150,8 +150,8 @@ def _windows(plan: Plan) -> Iterator[Problem]:
 
 def _sized_by(plan: Plan, ref: Ref) -> tuple[PlanNode, Field] | None:
     """The node and the field that count a window, if a reference is the size of that window on one rank."""
-    path, name = (ref.path, ref.name) if ref.kind == "field" else ("", "")
-    if ref.kind != "field" and ref.parameter is not None:
+    path, name = (ref.path, ref.name) if ref.category == "field" else ("", "")
+    if ref.category != "field" and ref.parameter is not None:
         path, _, name = ref.name.rpartition(".")
     plan_node = plan.by_path.get(path)
     if plan_node is None or plan_node.kind is None:

@@ -253,7 +253,7 @@ class StubCells(Cells):
         def filled(part: Expression) -> Expression:
             if isinstance(part, FieldOf):
                 ref = scope.field(part.node, part.field)
-                node = self._program.by_path.get(ref.path) if ref.kind == "field" else None
+                node = self._program.by_path.get(ref.path) if ref.category == "field" else None
                 if node is not None and ref.name in node.parameters and (ref.path, ref.name) not in self.window_sizes:
                     return Constant(node.parameters[ref.name])
             return rebuilt(part, filled)
@@ -283,7 +283,7 @@ class StubCells(Cells):
             ref = Ref("field", f"{scope.path}{expression.node}", expression.field)
         else:
             ref = scope.resolve(expression.name)
-        match ref.kind:
+        match ref.category:
             case "field":
                 if "/" in ref.path.removeprefix(scope.path):
                     self.due_outside |= {(ref.path, "due"), (ref.path, FROM)}

@@ -104,7 +104,7 @@ class Watch:
         names = [name for each in node.plan_node.actions if each.effect == "backward" for name in each.optimizers]
         followed = [name for name in names if name in self.optimizers]
         window = next((ref for read, ref in node.plan_node.visit_reads if read.name == "window"), None)
-        owner = self._program.by_path.get(window.path) if window is not None and window.kind == "field" else None
+        owner = self._program.by_path.get(window.path) if window is not None and window.category == "field" else None
         if window is None or owner is None or not followed:
             return
         counters = [each for each in owner.kind.fields.values() if each.counts == "backward"]

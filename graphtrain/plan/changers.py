@@ -19,7 +19,7 @@ def changers(plan: Plan, scope: Scope, guard: Expression) -> set[str]:
         elif isinstance(part, Name):
             names |= {name for name, node in scope.graph.nodes.items() if part.name in scope.written_by(node)}
             for ref in scope.resolve(part.name).simple():
-                if ref.kind == "field":  # passed in by the enclosing graph
+                if ref.category == "field":  # passed in by the enclosing graph
                     names |= _changers_of(plan, scope, ref)
     return names
 

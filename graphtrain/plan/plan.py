@@ -66,7 +66,7 @@ class PlanNode:
         self.setup_reads = [(read, scope.read_by(node, read.name)) for read in kind.setup_reads or ()]
         self.expressions = scope.expressions(node)
         written_data = [
-            (read, ref) for read, ref in self.setup_reads if "written batches" in read.holds and ref.kind == "slot"
+            (read, ref) for read, ref in self.setup_reads if "written batches" in read.holds and ref.category == "slot"
         ]
         self.set_up_with = [pair for pair in self.setup_reads if pair not in written_data]
         self.data = tuple(resources_of([ref for read, ref in self.setup_reads if "batches" in read.holds]))
@@ -142,7 +142,7 @@ class Plan:
 
     >>> from graphtrain import Graph
     >>> plan = Plan(Graph.load("fit"))
-    >>> [ref.path for _, ref in plan.by_path["validate/eval_batch"].reads if ref.kind == "slot"]
+    >>> [ref.path for _, ref in plan.by_path["validate/eval_batch"].reads if ref.category == "slot"]
     ['validate/batch', 'validate/split', 'validate/samples']
     """
 
@@ -196,7 +196,7 @@ class Plan:
             for each in nodes:
                 refs += each.expressions.values()
                 refs += [scope.resolve(text) for name, text in each.node.reads.items() if name not in each.expressions]
-        return frozenset({(part.path, part.name) for ref in refs for part in ref.simple() if part.kind == "field"})
+        return frozenset({(part.path, part.name) for ref in refs for part in ref.simple() if part.category == "field"})
 
 
 def optimizers_of(scope: Scope, node: Node, slot: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class Ref:
     """A reference: a name, resolved where it is read.
 
     Arguments:
-        kind: "slot": some node writes it; "field": a field or parameter of a node; "resource": no node writes it;
+        category: "slot": some node writes it; "field": a field or parameter of a node; "resource": no node writes it;
             "list": several of these, read as one tuple; "expression": evaluated at every read.
         path: of the slot, ``"validate/batch"``; of the node with the field; of the graph with the expression.
         name: of the field or the resource; of an expression, the parameter that reads it: ``"clip.max_norm"``.
@@ -48,7 +48,7 @@ class Ref:
         parameter: the parameter that an expression sets, with type and bounds. Default: None, it sets none.
     """
 
-    kind: Literal["slot", "field", "resource", "list", "expression"]
+    category: Literal["slot", "field", "resource", "list", "expression"]
     path: str = ""
     name: str = ""
     parts: tuple[Ref, ...] = ()
@@ -64,7 +64,7 @@ class Ref:
 
     def simple(self) -> Iterator[Ref]:
         """The slots, fields and resources in a list or an expression, at any depth; or the reference itself."""
-        if self.kind not in ("list", "expression"):
+        if self.category not in ("list", "expression"):
             yield self
         for inner in self.parts if self.scope is None else self.scope.read_in(self.expression):
             yield from inner.simple()
@@ -75,12 +75,12 @@ class Ref:
 
 def slots_of(refs: Iterable[Ref]) -> list[str]:
     """The paths of the slots in some references."""
-    return [part.path for ref in refs for part in ref.simple() if part.kind == "slot"]
+    return [part.path for ref in refs for part in ref.simple() if part.category == "slot"]
 
 
 def resources_of(refs: Iterable[Ref]) -> list[str]:
     """The names of the resources in some references."""
-    return [part.name for ref in refs for part in ref.simple() if part.kind == "resource"]
+    return [part.name for ref in refs for part in ref.simple() if part.category == "resource"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +341,7 @@ def resource_copies(graph: GraphData, resources: Mapping[str, Any] | None) -> di
             copy, source = scope.read_by(node, slot), scope.read_by(node, copied)
             if resources is not None and (resources.get(copy.name) is not None or resources.get(source.name) is None):
                 continue
-            if copy.kind == source.kind == "resource":
+            if copy.category == source.category == "resource":
                 of, maker = copies.setdefault(copy.name, (source.name, path))
                 if of != source.name:
                     raise UsageError(

@@ -340,7 +340,7 @@ class Program:
 
     def _is_timed(self, ref: Ref) -> bool:
         """True for a reference to a field that is not in the digest, such as seconds."""
-        fields = [part for part in ref.simple() if part.kind == "field" and part.path in self.by_path]
+        fields = [part for part in ref.simple() if part.category == "field" and part.path in self.by_path]
         read = [(self.by_path[part.path].kind, part.name) for part in fields]
         declared = [kind.fields[name] for kind, name in read if name in kind.fields and kind.counter(name) is None]
         return not all(field.in_digest for field in declared)

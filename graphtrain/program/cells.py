@@ -32,7 +32,7 @@ class Cells:
 
     def of(self, node: ProgramNode, read: Read, ref: Ref) -> Cell:
         """The cell of a reference that a node reads. A slot without a value has the default of the read."""
-        match ref.kind:
+        match ref.category:
             case "slot":
                 slots, path, default = self._slots, ref.path, read.default
                 if read.required or default is None:
@@ -69,7 +69,7 @@ class Cells:
     def _step_input(self, node: ProgramNode, read: Read, ref: Ref) -> Getter:
         """A call that returns an input of a step function, and raises if a step function has yet to return it."""
         get = self.of(node, read, ref).read
-        if not read.required or ref.kind != "slot" or ref.path not in self._returned:
+        if not read.required or ref.category != "slot" or ref.path not in self._returned:
             return get
 
         def written() -> Any:
@@ -154,7 +154,7 @@ class Cells:
         if isinstance(expression, FieldOf):
             return self.at(f"{scope.path}{expression.node}", expression.field)
         ref = scope.resolve(expression.name)
-        if ref.kind != "slot":
+        if ref.category != "slot":
             return self.of(self._program.start_of(scope), Read(expression.name), ref)
         slots, path = self._slots, ref.path
 

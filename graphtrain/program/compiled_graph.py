@@ -89,7 +89,7 @@ class CompiledGraph:
             for node in acting
             if node.kind.fetches
             for read, ref in node.plan_node.setup_reads
-            if "written batches" in read.holds and ref.kind == "slot"
+            if "written batches" in read.holds and ref.category == "slot"
         ]
         self._with_on_metrics = [node for node in acting if node.kind.has("on_metrics")]
         self.returning = [node.path for node in acting if "history" in node.asks_for]
@@ -214,7 +214,7 @@ def _keep_instances(program: Program, former: Program, renaming: Renaming) -> se
         reads = node.plan_node.setup_reads
         is_same = node.kind is old.kind and node.parameters == old.parameters and reads == old.plan_node.setup_reads
         for part in (part for _, ref in reads for part in ref.simple()):
-            is_same &= part.kind == "resource"  # a slot would be that of the former program
+            is_same &= part.category == "resource"  # a slot would be that of the former program
             is_same &= program.resources.get(part.name) is former.resources.get(part.name)
         if is_same:
             node.instance, node.own_attributes = old.instance, old.own_attributes

@@ -154,7 +154,7 @@ def _sharded_modules(node: ProgramNode, program: Program) -> list[Any]:
     """The sharded models that a node reads."""
     from graphtrain.ranks.sharded import is_sharded  # which few runs need
 
-    read = [program.resources.get(ref.name) for _, ref in node.plan_node.reads if ref.kind == "resource"]
+    read = [program.resources.get(ref.name) for _, ref in node.plan_node.reads if ref.category == "resource"]
     modules = [value for value in read if isinstance(value, torch.nn.Module)]
     return [module for module in modules if any(map(is_sharded, module.parameters()))]
 

@@ -99,7 +99,7 @@ class Visits:
         for read, ref in node.plan_node.setup_reads:
             provided = self._provided.get(read.name)
             cell = constant(provided(node)) if provided is not None else self.cells.of(node, read, ref)
-            if "written batches" in read.holds and ref.kind == "slot":  # read when it is opened
+            if "written batches" in read.holds and ref.category == "slot":  # read when it is opened
                 cell = constant(WrittenBatches(cell.read))
             getters.append(cell.read)
         return lambda: setup(*[get() for get in getters])
@@ -108,7 +108,7 @@ class Visits:
         """The step functions that a node calls: its name for each -> the name of the user."""
         names = {}
         for read, ref in node.plan_node.reads:
-            call = self.program.resources.get(ref.name) if ref.kind == "resource" else None
+            call = self.program.resources.get(ref.name) if ref.category == "resource" else None
             if "a step function" in read.holds and call is not None:
                 names[read.name] = call.name if isinstance(call, StepCall) else ref.name
         return names
@@ -116,7 +116,7 @@ class Visits:
     def _current_loader(self, node: ProgramNode) -> Act | None:
         """A call that returns the name of the loader of the present batch; None if the graph does not have it."""
         ref = self.program.step_input(node, Read("loader"))
-        return self.cells.at(ref.path, ref.name).read if ref.kind == "field" else None
+        return self.cells.at(ref.path, ref.name).read if ref.category == "field" else None
 
     def _history(self, node: ProgramNode) -> Any:
         from graphtrain.program.history import History  # which few graphs ask for
