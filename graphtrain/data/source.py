@@ -147,18 +147,18 @@ def source_of(
         limit: the largest number of batches in an epoch. Default: all.
         is_followed: True for data whose attributes are saved: it is drawn again, even if it has a `state_dict`.
     """
-    kind = type(data).__name__
+    name = type(data).__name__
     if isinstance(data, Loader | list | tuple):
         return Numbered(data, seeds)
     if not isinstance(data, Iterable) and not hasattr(type(data), "__getitem__"):
         raise DataError(
-            f"the data is a {kind}, which cannot be iterated over",
+            f"the data is a {name}, which cannot be iterated over",
             "pass a graphtrain.Loader, a DataLoader, a list of batches, or any iterable of batches",
         )
     if keeps_position(data) and not is_followed:
         if limit is not None and saving:
             raise DataError(
-                f"next_batch.limit = {limit}: the data is a {kind} that keeps its own position, which is undefined "
+                f"next_batch.limit = {limit}: the data is a {name} that keeps its own position, which is undefined "
                 "after an epoch that the limit has cut short",
                 "end the epochs in the data; or pass an iterable without a `state_dict`, whose `__iter__` starts over",
             )
@@ -167,7 +167,7 @@ def source_of(
     once = isinstance(data, Iterator) and not is_users(type(data).__module__) and iter(data) is data
     if once and saving:
         raise DataError(
-            f"the data is a {kind} that can be iterated over only once, so no resume could be exact",
+            f"the data is a {name} that can be iterated over only once, so no resume could be exact",
             "pass an object whose `__iter__` starts over, such as a generator method, or run without a run directory",
         )
     if saving and getattr(data, "persistent_workers", False):
@@ -178,7 +178,7 @@ def source_of(
         )
     if saving and (isinstance(data, DataLoader) or _has_state(data)):
         notify(
-            f"train or validation data is a {kind}: a resume inside an epoch draws that epoch's earlier batches again; "
+            f"train or validation data is a {name}: a resume inside an epoch draws that epoch's earlier batches again; "
             "for a map-style dataset, a graphtrain.Loader takes the same keywords, and resumes at once"
         )
     return Replayed(data, once, seeds)

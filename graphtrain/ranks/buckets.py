@@ -234,9 +234,9 @@ def joined(tensors: Iterable[torch.Tensor], bucket_bytes: int = BUCKET_BYTES) ->
     buckets: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     sizes: dict[tuple[torch.device, torch.dtype], int] = {}
     for tensor in filter(torch.Tensor.numel, tensors):
-        kind, size = (tensor.device, tensor.dtype), tensor.nbytes
-        if kind in buckets and sizes[kind] + size > bucket_bytes:
-            yield Bucket(buckets.pop(kind))
-        sizes[kind] = size + (sizes[kind] if kind in buckets else 0)
-        buckets.setdefault(kind, []).append(tensor)
+        key, size = (tensor.device, tensor.dtype), tensor.nbytes
+        if key in buckets and sizes[key] + size > bucket_bytes:
+            yield Bucket(buckets.pop(key))
+        sizes[key] = size + (sizes[key] if key in buckets else 0)
+        buckets.setdefault(key, []).append(tensor)
     yield from map(Bucket, buckets.values())

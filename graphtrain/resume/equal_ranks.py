@@ -114,8 +114,8 @@ def prepare_models(agreement: Agreement, resources: Mapping[str, Any]) -> None:
                 "use an optimizer that updates each weight by itself, such as AdamW; or leave fully_shard out",
             )
         modules = [*value.modules()] if isinstance(value, torch.nn.Module) else []
-        kinds = {kind.__name__ for part in modules for kind in type(part).__mro__}
-        if wrapper := next(filter(kinds.__contains__, _WRAPPERS), None):
+        bases = {base.__name__ for part in modules for base in type(part).__mro__}
+        if wrapper := next(filter(bases.__contains__, _WRAPPERS), None):
             raise UsageError(
                 f"`{name}` is wrapped in {wrapper}, which exchanges gradients in an order that no resume repeats",
                 "supply the plain model, whose gradients the node `exchange` sums; or shard it with "

@@ -177,12 +177,12 @@ class Encoder:
         Raises:
             UnsaveableError: something in it cannot be encoded.
         """
-        kind = type(value)
-        if kind in _PLAIN or (kind is int and -LEAST_ADDRESS < value < LEAST_ADDRESS):
+        cls = type(value)
+        if cls in _PLAIN or (cls is int and -LEAST_ADDRESS < value < LEAST_ADDRESS):
             return value
         if (place := self._numbers.get(id(value))) is not None:
             return tagged("same", *place)
-        if kind is SavedTensor:
+        if cls is SavedTensor:
             self.add(value)
             return value
         if (described := self.describe(value, path, depth)) is not None:
@@ -191,20 +191,20 @@ class Encoder:
             encoded = self._tensor(value, path, depth)
             self.add(value)
             return encoded
-        if kind is int and -(2**63) <= value < 2**64:
+        if cls is int and -(2**63) <= value < 2**64:
             return value
-        if kind is type and value in FACTORIES.values():
+        if cls is type and value in FACTORIES.values():
             return tagged("type", value.__name__)
-        if kind is Encoded:
+        if cls is Encoded:
             return tagged("part", value.part, value.data)
-        if (encoding := type_of(kind)) is None:
+        if (encoding := type_of(cls)) is None:
             raise UnsaveableError(path, *_refusal(value))
         if depth >= MOST_DEPTH:
             raise UnsaveableError(path, f"it is nested more than {MOST_DEPTH} deep")
-        if kind is list:
+        if cls is list:
             self.add(value)
             return self._each(value, path, depth)
-        if kind is dict and "" not in value and {str}.issuperset(map(type, value)):
+        if cls is dict and "" not in value and {str}.issuperset(map(type, value)):
             self.add(value)
             return {key: self.encode(part, f"{path}[{key!r}]", depth + 1) for key, part in value.items()}
         return self._with_parts(value, encoding, path, depth)
@@ -294,14 +294,14 @@ class Decoder:
 
     def decode(self, data: Any) -> Any:
         """Decode a value."""
-        kind = type(data)
-        if kind is list:
+        cls = type(data)
+        if cls is list:
             items = self.add([])
             items.extend(self.decode(part) if type(part) in _WITH_PARTS else part for part in data)
             return items
-        if kind is SavedTensor:
+        if cls is SavedTensor:
             return self.add(data.tensor)
-        if kind is not dict:
+        if cls is not dict:
             return data
         if "" not in data:
             entries = self.add({})

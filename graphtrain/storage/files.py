@@ -24,13 +24,13 @@ _NUMBERS = itertools.count(1)
 
 
 @contextmanager
-def readable_failure(path: Path, kind: type[GraphtrainError] = CheckpointError) -> Iterator[None]:
+def readable_failure(path: Path, error_type: type[GraphtrainError] = CheckpointError) -> Iterator[None]:
     """A context that turns an OSError into an error of graphtrain that names the path."""
     try:
         yield
     except OSError as error:
         hint = "make it writable, then try again" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else ""
-        raise kind(f"cannot write {path}: {error.strerror or error}", hint) from error
+        raise error_type(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 @contextmanager

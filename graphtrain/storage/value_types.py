@@ -103,9 +103,9 @@ def _array(description: Any, shape: Any, raw: bytes, order: Any) -> Any:
     return numpy.ndarray(tuple(shape), _dtype(description), bytearray(raw), order=order)
 
 
-def _in_state(kind: Any, put: str, *parts: Any) -> Any:
+def _in_state(cls: Any, put: str, *parts: Any) -> Any:
     """A random generator: the last part is its state, which the method named `put` restores."""
-    generator = kind(*parts[:-1])
+    generator = cls(*parts[:-1])
     getattr(generator, put)(parts[-1])
     return generator
 
@@ -125,7 +125,7 @@ _COPIED: Sequence[type] = (
 # Immutable values of Python, torch and NumPy.
 STANDARD: Mapping[type, ValueType] = {
     # Created again with the arguments by which the `copy` module creates an equal value.
-    **{kind: ValueType(kind.__name__, lambda value: value.__reduce_ex__(4)[1], kind) for kind in _COPIED},
+    **{cls: ValueType(cls.__name__, lambda value: value.__reduce_ex__(4)[1], cls) for cls in _COPIED},
     complex: ValueType("complex", operator.attrgetter("real", "imag"), complex),
     torch.dtype: ValueType("torch.dtype", lambda value: [str(value).removeprefix("torch.")], DTYPES.__getitem__),
     numpy.dtype: ValueType("numpy.dtype", lambda value: [_described(value)], _dtype),
@@ -141,8 +141,8 @@ _BY_TYPE: Mapping[type, ValueType] = {
     numpy.ndarray: _ARRAY,
     numpy.memmap: _ARRAY,
     **{
-        kind: ValueType(f"{package}.{kind.__name__}", parts, functools.partial(_in_state, kind, put), is_mutable=True)
-        for kind, package, parts, put in (
+        cls: ValueType(f"{package}.{cls.__name__}", parts, functools.partial(_in_state, cls, put), is_mutable=True)
+        for cls, package, parts, put in (
             (torch.Generator, "torch", lambda each: [each.device.type, each.get_state()], "set_state"),
             (numpy.random.RandomState, "numpy", lambda each: [each.get_state(legacy=False)], "set_state"),
             (random.Random, "random", lambda each: [each.getstate()], "setstate"),
@@ -156,8 +156,8 @@ _BY_TYPE: Mapping[type, ValueType] = {
     ),
     bytearray: ValueType("bytearray", lambda value: [bytes(value)], bytearray, is_mutable=True),
     **{
-        kind: ValueType(kind.__name__, parts, make, is_mutable=True, fill=fill)
-        for kind, parts, make, fill in (
+        cls: ValueType(cls.__name__, parts, make, is_mutable=True, fill=fill)
+        for cls, parts, make, fill in (
             (list, None, list, list.extend),
             (set, None, set, set.update),
             (dict, None, dict, _fill_pairs),
@@ -176,8 +176,8 @@ BY_NAME: Mapping[str, ValueType] = {
 }
 
 
-def type_of(kind: type) -> ValueType | None:
+def type_of(cls: type) -> ValueType | None:
     """How values of a type are encoded; None if they cannot be."""
-    if issubclass(kind, numpy.generic):
+    if issubclass(cls, numpy.generic):
         return _SCALAR
-    return _BY_TYPE.get(numpy.dtype if issubclass(kind, numpy.dtype) else kind)
+    return _BY_TYPE.get(numpy.dtype if issubclass(cls, numpy.dtype) else cls)

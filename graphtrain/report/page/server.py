@@ -147,8 +147,8 @@ def application(watched: Watched) -> Starlette:
         return JSONResponse(shown, headers=headers)
 
     def file(name: str, request: Request) -> Response:
-        kind = "text/css" if name in STYLES else "text/javascript"
-        return PlainTextResponse(asset(name), media_type=kind, headers=headers)
+        media_type = "text/css" if name in STYLES else "text/javascript"
+        return PlainTextResponse(asset(name), media_type=media_type, headers=headers)
 
     async def events(request: Request) -> Response:
         changes = _changes(request, watched, request.query_params.getlist("run"))
