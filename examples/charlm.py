@@ -1,4 +1,4 @@
-"""A small causal transformer as a character-level language model of the source code of Python's standard library.
+"""A small causal transformer, a character-level language model of the source code of Python's standard library.
 
     graphtrain run examples/charlm.py
     graphtrain run examples/charlm.py lr=1e-3 layers=4 epochs=30 finish.after='30 epochs'
@@ -52,8 +52,8 @@ def read_tokens() -> tuple[torch.Tensor, torch.Tensor]:
     return encode("".join(text for number, text in enumerate(texts) if number % 10)), encode("".join(texts[::10]))
 
 
-class Windows(Dataset[torch.Tensor]):
-    """Sequences of `length` consecutive tokens; window `i` begins at ``i * stride``."""
+class Sequences(Dataset[torch.Tensor]):
+    """Sequences of `length` consecutive tokens; sequence `i` begins at ``i * stride``."""
 
     def __init__(self, tokens: torch.Tensor, length: int, stride: int = 1) -> None:
         self._tokens, self.length, self._stride = tokens, length, stride
@@ -135,9 +135,9 @@ class CharacterModel(nn.Module):
         return self.head(self.norm(x))
 
 
-def training_step(model: nn.Module, windows: torch.Tensor) -> dict[str, torch.Tensor]:
+def training_step(model: nn.Module, sequences: torch.Tensor) -> dict[str, torch.Tensor]:
     """The cross-entropy loss, in nats per character, and the same in bits."""
-    tokens = windows.long()
+    tokens = sequences.long()
     logits = model(tokens[:, :-1])
     loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
     return {"loss": loss, "bits_per_character": loss.detach() / math.log(2)}
@@ -162,7 +162,7 @@ class WarmupCosine:
 
 @node
 class CountTokens:
-    """Count the tokens trained on: of all processes, so by the windows fetched and not by the batch of this one.
+    """Count the tokens trained on by all processes: from the samples that `next_batch` has fetched, not from one batch.
 
     Guard fields:
         tokens: number of tokens since the start of the run.
@@ -175,14 +175,14 @@ class CountTokens:
     def setup(self, train_data: Loader) -> None:
         self._context = train_data.dataset.length - 1
 
-    def __call__(self, windows: int) -> None:
-        self.tokens = windows * self._context
+    def __call__(self, sequences: int) -> None:
+        self.tokens = sequences * self._context
 
 
 # The unit `tokens` is displayed as a rate, and triggers can use it: finish.after='4000000 tokens'.
 graph = (
     Graph.load("fit")
-    .insert("count_tokens", CountTokens, before="train_batch", reads={"windows": "next_batch.samples"})
+    .insert("count_tokens", CountTokens, before="train_batch", reads={"sequences": "next_batch.samples"})
     .clock("tokens", "count_tokens.tokens")
     .set("clip", max_norm=1.0)
     .set("log", every="20 steps")
@@ -197,7 +197,7 @@ def setup(
     context: int = 64,
     dropout: float = 0.05,
     batch_size: int = 32,
-    windows: int = 4096,
+    sequences: int = 4096,
     epochs: int = 10,
 ) -> dict[str, Any]:
     """The resources of the run.
@@ -209,15 +209,15 @@ def setup(
         heads: number of attention heads in a block.
         context: context length in tokens.
         dropout: dropout probability.
-        batch_size: windows per batch.
-        windows: windows per epoch, each of `context` tokens from a random position.
+        batch_size: sequences per batch.
+        sequences: sequences per epoch, each of `context` tokens from a random position.
         epochs: length of the learning rate schedule; use the same number as in `finish.after`.
     """
     train_tokens, val_tokens = read_tokens()
-    train_windows = Windows(train_tokens, context + 1)
-    sampler = RandomSampler(train_windows, replacement=True, num_samples=windows)
-    train_data = Loader(train_windows, batch_size, sampler=sampler)
-    val_stride = max(len(val_tokens) // max(windows // 8, 1), 1)
+    train_sequences = Sequences(train_tokens, context + 1)
+    sampler = RandomSampler(train_sequences, replacement=True, num_samples=sequences)
+    train_data = Loader(train_sequences, batch_size, sampler=sampler)
+    val_stride = max(len(val_tokens) // max(sequences // 8, 1), 1)
     model = CharacterModel(width, layers, heads, context, dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.99))
     steps = epochs * len(train_data)
@@ -227,7 +227,7 @@ def setup(
         "optimizer": optimizer,
         "scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, schedule),
         "train_data": train_data,
-        "val_data": Loader(Windows(val_tokens, context + 1, val_stride), 4 * batch_size),
+        "val_data": Loader(Sequences(val_tokens, context + 1, val_stride), 4 * batch_size),
         "training_step": training_step,
     }
 

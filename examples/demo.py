@@ -36,7 +36,7 @@ def status(run_dir: Path) -> dict[str, Any]:
 
 
 def stop_inside_a_window(run_dir: Path) -> None:
-    """Start the run, and send SIGTERM when its status shows an open window; repeat if the window closed meanwhile."""
+    """Start the run, and send SIGTERM when its status shows an open window; again if the window closed meanwhile."""
     for _ in range(10):
         checkpoint_before = status(run_dir).get("checkpoint")
         with subprocess.Popen(command(run_dir)) as process:

@@ -1,9 +1,9 @@
-"""An exponential moving average of the weights, on handwritten digits: it is what is validated.
+"""An exponential moving average of the weights, which is what is validated, on handwritten digits.
 
     graphtrain run examples/ema.py
     graphtrain run examples/ema.py ema.decay=0.9
 
-A fifth of the labels of the training are wrong and the learning rate stays high to the end, so that the weights keep
+A fifth of the training labels are wrong and the learning rate stays high to the end, so that the weights keep
 jumping around a minimum; their average does not. The overlay `ema` inserts a node after `step`, and has
 `validate` read the average.
 """

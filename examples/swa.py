@@ -3,9 +3,9 @@
     graphtrain run examples/swa.py
     graphtrain run examples/swa.py swa.from='2 epochs'
 
-A fifth of the labels are wrong and the learning rate stays high, so that the weights keep jumping around a minimum. The
-overlay `swa` averages them; before the run ends, `update_bn` computes the statistics of batch normalization for the
-average, through which no batch has gone, and validates it as `swa/accuracy`.
+A fifth of the training labels are wrong and the learning rate stays high, so that the weights keep jumping around a
+minimum. The overlay `swa` averages them; before the run ends, `update_bn` computes the statistics of batch
+normalization for the average, which has seen no batch, and validates it as `swa/accuracy`.
 """
 
 from __future__ import annotations

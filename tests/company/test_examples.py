@@ -23,7 +23,8 @@ from tests.looking.conftest import Command
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-TINY = {"width": 16, "layers": 1, "heads": 2, "context": 8, "batch_size": 4, "windows": 32, "epochs": 2, "dropout": 0.2}
+TINY = {"width": 16, "layers": 1, "heads": 2, "context": 8, "batch_size": 4, "sequences": 32, "epochs": 2}
+TINY |= {"dropout": 0.2}
 CHARLM = [*(f"{name}={value}" for name, value in TINY.items()), "accumulate.every=3", "log.every=1 steps"]
 NANOGPT = ["width=16", "heads=2", "layers=1", "context=16", "finish.after=30 steps", "log.every=10 steps"]
 NANOGPT += ["validate.every=15 steps", "checkpoint.every=12 steps", "checkpoint.keep=9"]
