@@ -140,8 +140,11 @@ class _Finder:
                 continue
             if entry.is_data and is_value(before.get(name)) and is_reopened(part):
                 continue
+            # Hooks of weight_norm, spectral_norm and prune recompute it before each use: its graph is not needed.
+            sources = entry.value._parameters.keys() if entry.category == "module" else ()
+            is_computed = f"{name}_v" in sources or f"{name}_orig" in sources
             try:
-                encoded[name] = self.writer.pack(part, path)
+                encoded[name] = self.writer.pack(part.detach() if is_computed else part, path)
             except UnsaveableError as error:
                 if id(entry.value) not in self._snapshot.redrawn:
                     self.unknown.append(error.message)

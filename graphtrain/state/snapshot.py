@@ -81,9 +81,9 @@ class StateSnapshot:
         `states` has those already read, by path. The name alone is not enough: an entry of the same name may hold
         another value, which loading does not restore.
         """
-        if entry.category == "module":  # flags that hooks are registered: set with the hooks
-            flags = (name for name, part in vars(entry.value).items() if "hook" in name and isinstance(part, bool))
-            return entry.ignored.union(flags)
+        if entry.category == "module":  # private flags that hooks are registered: set with the hooks
+            named = [(name, part) for name, part in vars(entry.value).items() if name[0] == "_" and "hook" in name]
+            return entry.ignored.union(name for name, part in named if isinstance(part, bool))
         if not (entry.category == "object" and entry.path in self.reachable.stateful):
             return entry.ignored
         attributes = dict(zip(*RULES["object"].contents(entry.value), strict=True))
