@@ -71,7 +71,8 @@ class RunEnvironment:
             "versions, threads": before,
         }
         unchanged = ", ".join(name for name, compared in was_compared.items() if compared)
-        return f"{unchanged} unchanged: exact" if unchanged else ""
+        former = f"; but the resume from {saved.inexact_since} was not" * bool(saved.inexact_since)
+        return f"{unchanged} unchanged: exact{former}" if unchanged else ""
 
 
 def run_environment(

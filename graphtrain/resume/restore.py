@@ -69,6 +69,7 @@ def capture(run: Session) -> tuple[RunState, Manifest]:
         seconds=run.watch.seconds(),
         unknown=[*compiled.state.unknown, *changed_attributes(compiled.program, run.attributes, attributes)],
         attributes=attributes,
+        inexact_since=run.inexact_since,
         not_state=sorted(compiled.state.left_out),
         hyper_parameters=run.hyper_parameters.values,
     )

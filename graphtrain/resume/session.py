@@ -58,6 +58,7 @@ class Session:
         setup: hashes of what `setup` created, by path.
         environment: None if no checkpoint is written or read.
         attributes: those of the user's nodes when the run began, as hashes.
+        inexact_since: the name of the first checkpoint from which a resume was not exact; empty if all were.
     """
 
     environment: RunEnvironment | None = None
@@ -123,6 +124,7 @@ class Session:
         self.loop = Loop(self.compiled.start, self.requests)
         self.setup: dict[str, str] = {}
         self.attributes: Mapping[str, Mapping[str, str]] = {}
+        self.inexact_since = ""
 
     # ---- the position
 

@@ -186,14 +186,14 @@ class CollectsInABody:
         self._seen.append(len(self._seen))
 
 
-def cut(graph: Graph, run_dir: Path, at: str | int = "6 batches") -> tuple[str, str]:
-    """Whether a run that is cut and resumed ends as the whole one does, and what the resume says.
+def cut(graph: Graph, run_dir: Path, *cuts: str | int) -> tuple[str, str]:
+    """Whether a run that is cut and resumed ends as the whole one does, and what the last resume says.
 
     Arguments:
-        at: an amount; or how many visits of the node `own` in the validation come before the cut.
+        cuts: where; an amount, or how many visits of the node `own` in the validation come before. Default: 6 batches.
     """
     digests, lines = [], list[str]()
-    for folder, until in (("whole", None), ("cut", at), ("cut", None)):
+    for folder, until in (("whole", None), *[("cut", at) for at in cuts or ("6 batches",)], ("cut", None)):
         torch.manual_seed(0)
         model = torch.nn.Linear(2, 1)
         trainer = Trainer(
@@ -210,8 +210,8 @@ def cut(graph: Graph, run_dir: Path, at: str | int = "6 batches") -> tuple[str, 
         else:
             trainer.run(until=until)
         digests.append([parameter.tolist() for parameter in model.parameters()])
-    (resumed,) = [line for line in lines if line.startswith("resumed")]
-    return "same" if digests[0] == digests[2] else "differs", resumed
+    *_, resumed = [line for line in lines if line.startswith("resumed")]
+    return "same" if digests[0] == digests[-1] else "differs", resumed
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,12 @@ def test_an_attribute_in_a_body_is_named(kind: Any, at: str | int, tmp_path: Pat
     result, resumed = cut(in_a_body(kind), tmp_path, at)
     assert result == "differs"
     assert resumed.endswith("not exact: `validate/own` has changed its `_count`, which is not saved: make it progress")
+
+
+def test_a_resume_that_was_not_exact_is_named_by_the_next(tmp_path: Path) -> None:
+    result, resumed = cut(in_a_body(CountsInAVisit), tmp_path, 2, "6 batches")
+    assert result == "differs"
+    assert resumed.endswith("unchanged: exact; but the resume from 000001-step-4 was not")
 
 
 @pytest.mark.parametrize(
