@@ -124,7 +124,7 @@ class ContentHash:
             case _ if category not in RULES or category in ("function", "class"):
                 self._text(getattr(value, "__qualname__", ""))
                 self.is_whole &= category != "iterator"
-                self._waiting += getattr(value, "__closure__", None) or ()
+                self._waiting += (category == "function" and value.__closure__) or ()
             case _:
                 keys, parts = RULES[category].contents(value)
                 if RULES[category].is_named:  # nor have names

@@ -88,7 +88,7 @@ def test_a_script_declares_kinds(folder: Path, command: Command) -> None:
     (folder / "my.toml").write_text(WITH_OWN_KIND)
     assert "there is no kind `jitter`" in command("nodes", "jitter").err
     without = command("check", "my.toml")
-    assert without.code == 2 and "error G102: unknown kind `jitter`\n    declare it with @node" in without.out
+    assert without.code == 2 and "error G102: unknown kind `jitter`\n    a node with another name" in without.out
     assert command("check", "my.toml", "--script", "kinds.py").code == 0
     (folder / "my.toml").write_text(WITH_OWN_KIND.replace("2.0", '"big"'))
     wrong = command("check", "my.toml", "--script", "kinds.py:setup")

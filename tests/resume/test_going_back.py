@@ -188,7 +188,7 @@ def test_a_fork_can_go_back_to_its_beginning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "step", "message"),
     [
-        ({"checkpoint": {"every": "never"}}, math.inf, "no checkpoint with finite weights to go back to"),
+        ({"checkpoint": {"every": "9 epochs"}}, math.inf, "no checkpoint with finite weights to go back to"),
         ({"rollback": {"most": 1}}, 1.0, r"has already gone back once, of at most 1\n"),
     ],
     ids=["nowhere", "a limit"],
