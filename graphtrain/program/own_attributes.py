@@ -1,4 +1,4 @@
-"""Attributes of a user's kind that are not progress: a resume does not restore them, so their changes are reported."""
+"""Attributes of kinds that are not progress: a resume does not restore them, so their changes are reported."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 from graphtrain.plan.scope import Scope
 from graphtrain.program.bind import Program, ProgramNode
 from graphtrain.program.stateful_objects import StatefulObjects
-from graphtrain.state.classes import RULES, is_users
+from graphtrain.state.classes import RULES
 from graphtrain.state.content import ContentHash
 from graphtrain.state.reachable import names_in
 
 
 def own_attributes(run: StatefulObjects) -> dict[str, dict[str, str]]:
-    """Path of a node whose kind is the user's, without a `state_dict` -> attribute -> its hash; "" for an iterator."""
+    """Path of a node whose kind is not ours, without a `state_dict` -> attribute -> its hash; "" for an iterator."""
     hashes, paths = dict[str, dict[str, str]](), {id(node.instance): node.path for node in run.program.nodes}
     listed = run.snapshot.reachable.path_of if run.snapshot is not None else paths.get
     for node in run.program.nodes:
-        kind, shipped = node.kind, [base for base in type(node.instance).__mro__ if not is_users(base.__module__)]
+        kind, bases = node.kind, type(node.instance).__mro__
+        shipped = [base for base in bases if base.__module__.partition(".")[0] in ("graphtrain", "builtins")]
         if kind.keeps_state or node.bypassed or type(node.instance) in shipped:
             continue
         codes = [getattr(value, "__code__", None) for base in shipped for value in vars(base).values()]

@@ -57,7 +57,7 @@ class Session:
         resources: the present ones, by name.
         setup: hashes of what `setup` created, by path.
         environment: None if no checkpoint is written or read.
-        attributes: those of the user's nodes when the run began, as hashes.
+        attributes: those of nodes when the run began, as hashes.
         inexact_since: the name of the first checkpoint from which a resume was not exact; empty if all were.
     """
 

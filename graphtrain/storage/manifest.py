@@ -59,7 +59,7 @@ class Manifest:
     metrics: Mapping[str, float] = field(default_factory=dict)  # the last recorded values
     run: str = ""  # the identity of the run
     unknown: Sequence[str] = field(default_factory=list)  # a notice for everything that could not be saved
-    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of nodes of the user: path -> hashes
+    attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of nodes: path -> name -> hash
     inexact_since: str = ""  # the name of the first checkpoint from which a resume was not exact; empty if all were
     not_finite: str = ""  # the path of a weight that is infinite or NaN; empty if there is none
     ranked: Mapping[str, float] = field(default_factory=dict)  # metric -> value, where it was recorded

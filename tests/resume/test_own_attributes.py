@@ -39,6 +39,18 @@ class CountsInANumber(Shrinks):
 
 
 @node
+class OfAPackage(Shrinks):
+    __module__ = "numpy"
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, model: Any) -> None:
+        self._count += 1
+        self.shrink(model, self._count)
+
+
+@node
 class CountsInAnObject(Shrinks):
     def setup(self, model: Any) -> None:
         self._count = Box()
@@ -218,7 +230,7 @@ def cut(graph: Graph, run_dir: Path, *cuts: str | int) -> tuple[str, str]:
     "kind",
     [
         CountsInANumber, CountsInAnObject, CountsInATensor, CountsInAClosure, CountsInAnIterator, CountsInASlot,
-        CountsInAParameter, Draws, DrawsByAMethod, RemembersTheWeights,
+        CountsInAParameter, Draws, DrawsByAMethod, OfAPackage, RemembersTheWeights,
     ],
 )  # fmt: skip
 def test_an_attribute_that_changes_is_named(kind: Any, tmp_path: Path) -> None:
