@@ -47,8 +47,8 @@ def check_optimizers(main: Scope, nodes: Sequence[PlanNode]) -> Iterator[tuple[P
                 message = f"`{node.path}` divides the loss by `{ref.name}`, which may change while a window is open"
                 hint = f'read the size that the open window has: window = "{sizes[ref.name]}"'
                 yield node.problem("G409", message, hint, path=(node.path,)), []
-    by_step = sorted(optimizers.items(), key=lambda pair: "step" in pair[1])
-    computed = [name for name, effects in by_step if "backward" in effects]
+    computed = [name for name, effects in optimizers.items() if "backward" in effects and "step" not in effects]
+    computed += [name for name, effects in optimizers.items() if effects.keys() >= {"backward", "step"}]
     for name, effects in optimizers.items():
         if (reading := effects.get("step") or effects.get("read")) and "backward" not in effects:
             code, does = ("G401", "steps") if "step" in effects else ("G411", "reads the gradients of")

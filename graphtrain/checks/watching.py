@@ -125,8 +125,8 @@ class Watch:
         passes, is_cut = self.marks[at]
         if passes and not is_cut:
             fetching = [each.fields for each in self._program.nodes if each.kind.fetches]
-            is_last = any(each["last"] or each["exhausted"] for each in fetching)
-            self.marks[at] = (passes, is_last or any(self._cells.questions.outcomes))
+            ends = [fields[name] for fields in fetching for name in ("last", "exhausted")]
+            self.marks[at] = (passes, any(ends) or any(self._cells.questions.outcomes))
 
     def _count(
         self, node: ProgramNode, owner: ProgramNode, field: Field, at: int, acting: ProgramNode, effects: Sequence[str]

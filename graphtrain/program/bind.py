@@ -270,7 +270,7 @@ class Program:
     def problems(self) -> list[Problem]:
         """A problem for each resource that is missing, not read, or not usable; call it once all nodes are compiled."""
         problems, unread = [], self.unread()
-        for name, readers in sorted((name, sorted(paths)) for name, paths in self.missing.items()):
+        for name, readers in sorted([(name, sorted(paths)) for name, paths in self.missing.items()]):
             match = nearest(name, self.resources.keys() - self.read_resources - self.plan.main.read)
             hint = f"supply it: Trainer(..., {name}=...), or let `setup` return it"
             if match is not None:

@@ -57,11 +57,13 @@ class Session:
         resources: the present ones, by name.
         setup: hashes of what `setup` created, by path.
         environment: None if no checkpoint is written or read.
-        attributes: those of nodes when the run began, as hashes.
+        attributes: those of nodes when the run began, as hashes; None before.
         inexact_since: the name of the first checkpoint from which a resume was not exact; empty if all were.
     """
 
     environment: RunEnvironment | None = None
+    attributes: Mapping[str, Mapping[str, str]] | None = None
+    inexact_since = ""
 
     def __init__(
         self,
@@ -123,8 +125,6 @@ class Session:
         self.hyper_parameters = HyperParameters(self.compiled.state.set_up())
         self.loop = Loop(self.compiled.start, self.requests)
         self.setup: dict[str, str] = {}
-        self.attributes: Mapping[str, Mapping[str, str]] = {}
-        self.inexact_since = ""
 
     # ---- the position
 

@@ -14,9 +14,9 @@ import io
 import logging
 import mmap
 import operator
-import os
 import pathlib
 import random
+import re
 import sqlite3
 import sys
 import sysconfig
@@ -102,7 +102,7 @@ NOT_STATE = "_graphtrain_not_state"
 
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 # The user's modules, and those of the Python below a virtual environment, are elsewhere.
-_INSTALLS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_INSTALLS = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
 def _cached(function: F) -> F:
@@ -125,7 +125,7 @@ class Namespace:
 def slots_of(cls: type) -> tuple[str, ...]:
     """The attributes that the `__slots__` of a class and its bases make, by the names under which they are found."""
     declaring = [vars(base) for base in cls.__mro__ if "__slots__" in vars(base)]
-    return tuple(name for names in declaring for name in names if inspect.ismemberdescriptor(names[name]))
+    return tuple([name for names in declaring for name in names if inspect.ismemberdescriptor(names[name])])
 
 
 def _attributes(value: Any) -> Contents:
@@ -253,7 +253,7 @@ TABLE: Mapping[str, CategoryRule] = {
 }
 RULES = {category: rule for category, rule in TABLE.items() if rule.contents is not None}
 """The rules of the categories whose objects have contents."""
-IN_CONTAINERS = frozenset(category for category, rule in RULES.items() if not rule.is_named)
+IN_CONTAINERS = frozenset({category for category, rule in RULES.items() if not rule.is_named})
 """The categories of containers: sequences, mappings and sets."""
 
 
@@ -298,7 +298,7 @@ def is_users(module_name: str | None) -> bool:
         return True
     file = getattr(sys.modules.get(module_name or ""), "__file__", None)
     is_own = str(module_name).partition(".")[0] == "graphtrain"
-    return not (file is None or is_own or file.startswith(_INSTALLED) or any(folder in file for folder in _INSTALLS))
+    return not (file is None or is_own or file.startswith(_INSTALLED) or _INSTALLS.search(file))
 
 
 def is_reopened(value: Any) -> bool:

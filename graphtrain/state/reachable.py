@@ -115,7 +115,7 @@ def stamp_of(entry: Entry) -> Any:
         case "module":  # `ModuleStructure` compares its tensors, except for data
             tensors = (*value._parameters.values(), *value._buffers.values()) if entry.is_data else ()
             hooks = [hook for name in _HOOKS["module"] for hook in getattr(value, name).values() if _is_of_users(hook)]
-            return tuple(tuple(map(id, each)) for each in (value._modules.values(), hooks, tensors))
+            return tuple(map(id, value._modules.values())), tuple(map(id, hooks)), tuple(map(id, tensors))
         case "file":  # what is only written to is not state
             return None if not value.closed and value.readable() else ""
         case "watched":
@@ -366,8 +366,10 @@ def names_in(code: types.CodeType) -> tuple[frozenset[str], ...]:
     """
     used = [(each.opname, each.argval) for each in dis.get_instructions(code)]
     inner = [names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    names = ({name for operation, name in used if any(part in operation for part in parts)} for parts in _OPERATIONS)
-    return tuple(frozenset(own).union(*others) for own, *others in zip(names, *inner, strict=True))
+    names = [
+        frozenset([name for operation, name in used for part in parts if part in operation]) for parts in _OPERATIONS
+    ]
+    return tuple([own.union(*others) for own, *others in zip(names, *inner, strict=True)])
 
 
 def is_within(path: str, places: Collection[str]) -> bool:
