@@ -64,7 +64,8 @@ def overlaid(base: type, name: str, folder: Path | None = None) -> Trainer:
             made = _tail(resources["model"]) if key == "body_optimizer" else resources["optimizer"]
             resources[key] = value(made) if own else value
     given = {"device": "cpu", "display": None, "notify": lambda line: None, "seed": 1, "run_dir": folder}
-    return Trainer(graph.set("checkpoint", every="never"), **given, **resources)
+    every = "9 epochs" if name == "rollback" else "never"
+    return Trainer(graph.set("checkpoint", every=every), **given, **resources)
 
 
 @pytest.mark.second(9)
