@@ -127,6 +127,7 @@ def _resume(run: LiveRun, checkpoint: Checkpoint, options: ResumeOptions, status
     else:
         remedy = f"differs from what `setup` created before: seed it, or {REMEDY}"
         lost += [f"{shown_path(path)} {remedy}" for path in different[:3]]  # which show what to do
+        lost += [f"{len(different) - 3} more differ likewise"] * (len(different) > 3)
     session.inexact_since = manifest.inexact_since or checkpoint.path.name * bool(lost)
     run.changes = (*restored.changes, *environment_changes)
     where = checkpoint.path.name if files is None else str(files.path)
