@@ -57,7 +57,11 @@ _IN_PLACE = {
 }
 # Endings of methods of Lightning 1, and what to do instead.
 _ENDS = {"step_end": "do it at the end of the step", "epoch_end": "gather outputs in the step, for `on_{}_epoch_end`"}
-_OF_LIGHTNING_1 = ("optimizer_idx", "hiddens")  # arguments of `training_step`
+# Arguments of `training_step` that are not passed, and what to do instead.
+_NOT_PASSED = {
+    **dict.fromkeys(("optimizer_idx", "hiddens"), "leave it out; the graphs `gan`, `yielding` and `tbptt` do this"),
+    "dataloader_iter": "take `batch`, which the node `next_batch` fetches",
+}
 
 
 def setup(
@@ -102,12 +106,9 @@ def setup(
         if value is not None and base_of(value, expected) is None:
             hint = f"make one: {value.__name__}(...)" if isinstance(value, type) else ""
             raise UsageError(f"lightning.setup takes a {expected}; got {described(value)}", hint)
-    for name in _OF_LIGHTNING_1:
+    for name, instead in _NOT_PASSED.items():
         if name in inspect.signature(module.training_step).parameters:
-            instead = (
-                "leave it out; the graphs `gan`, `yielding` and `tbptt` have several optimizers, and hidden states"
-            )
-            raise UsageError(f"`training_step` takes `{name}`, which Lightning 2 does not pass", instead)
+            raise UsageError(f"`training_step` takes `{name}`, which is not passed", instead)
     for word, (end, instead) in itertools.product(STAGES.values(), _ENDS.items()):
         if callable(getattr(module, f"{word}_{end}", None)):
             instead = instead.format(word.replace("training", "train"))

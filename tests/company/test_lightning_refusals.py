@@ -68,6 +68,7 @@ class Bar(callbacks.TQDMProgressBar):
 
 
 of_two = but(training_step=lambda self, batch, batch_idx, optimizer_idx: self.loss(batch))
+of_iterators = but(training_step=lambda self, dataloader_iter: self.loss(next(dataloader_iter)[0]))
 of_hiddens = but(training_step=lambda self, batch, batch_idx, hiddens: self.loss(batch))
 of_figures = doing(lambda self: self.logger.experiment.add_figure("one", None))
 of_no_closure = but(optimizer_step=lambda self, epoch, batch_idx, optimizer, optimizer_closure: None)
@@ -86,6 +87,7 @@ BAD: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
         "returned 2 optimizers.*automatic_optimization = False",
     ),
     "an optimizer by its number": (of_two, {}, "`training_step` takes `optimizer_idx`.*leave it out.*`gan`"),
+    "an iterator": (of_iterators, {}, "takes `dataloader_iter`, which is not passed.*take `batch`"),
     "hidden states": (of_hiddens, {}, "takes `hiddens`.*the graphs.*`tbptt`"),
     "an epoch that is left": (
         but(on_train_batch_start=lambda self, batch, batch_idx: -1),
