@@ -100,9 +100,10 @@ def restore_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
     tensors: dict[str, Any] = dict(_tensors(module))
     with torch.no_grad():
         for name, saved in {**state["buffers"], **state["parameters"]}.items():
-            if getattr(tensors.get(name), "shape", None) != getattr(saved, "shape", None):
+            shape = getattr(saved, "shape", None)
+            if getattr(tensors.get(name), "shape", None) != shape:
                 raise CheckpointError(
-                    f"the model has no parameter or buffer `{name}` of shape {tuple(saved.shape)} now"
+                    f"the model has no parameter or buffer `{name}` of shape {tuple(shape or ())} now"
                 )
             if saved is not None:  # it stays the same tensor, which others may hold, if the saved values fit into it
                 without_repeats(tensors[name]).copy_(without_repeats(saved))
