@@ -6,6 +6,7 @@ no torch.
 Stands on: kind.
 
 Other rooms use:
+    calls: checked_call
     canonical: saved_json, structural_hash
     closures: any_of, Cell, COMPARISONS, compile_guard, constant, constant_value, Getter, never, stored
     difference: Difference, SIGNS

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graphtrain.errors import EditError
+from graphtrain.graph.calls import checked_call
 from graphtrain.graph.canonical import plain_parameter
 from graphtrain.graph.elements import END, NESTED, Edge, G, GraphData, Node, Reads, Writes, nodes_of, redirected
 from graphtrain.graph.syntax import SLASH, STRING, restore_paths, with_paths
 from graphtrain.kind import kind_of
 from graphtrain.kind.declaration import FROM
 from graphtrain.kind.parameter import coerce, show_value
-from graphtrain.kind.signatures import checked_call
 from graphtrain.names import suggestion
 
 Verb = TypeVar("Verb", bound=Callable[..., GraphData])

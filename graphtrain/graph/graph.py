@@ -13,11 +13,11 @@ from typing import Any, Self
 
 from graphtrain.errors import UsageError
 from graphtrain.graph import canonical, edit, hooks, read_toml
+from graphtrain.graph.calls import checked_call
 from graphtrain.graph.difference import Difference, changes
 from graphtrain.graph.elements import GraphData, Node, kind_text, settings_of
 from graphtrain.graph.registry import find_graph, kind_of_node
 from graphtrain.kind.declaration import FROM
-from graphtrain.kind.signatures import checked_call
 from graphtrain.names import quoted
 from graphtrain.printable import one_line
 

@@ -9,7 +9,7 @@ Other rooms use:
     fields: EPOCH_FIELDS, Field, IDLE, ON_GRADIENTS, ROUND
     parameter: Above, Below, coerce, coerce_item, is_trigger, known_mode, Metric, Mode, Parameter, plain_value,
         Precision, REQUIRED, show_value
-    signatures: checked_call, descriptions_of, hints_of
+    signatures: descriptions_of, hints_of
     trigger: as_fraction, decimal, known_units, next_multiple, Term, Trigger
 """
 

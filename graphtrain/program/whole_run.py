@@ -13,11 +13,11 @@ from graphtrain.data.loaders import loaders_of
 from graphtrain.data.samplers import length_of
 from graphtrain.errors import UsageError
 from graphtrain.graph import EditableGraph
+from graphtrain.graph.calls import checked_call
 from graphtrain.graph.closures import Cell, compile_guard
 from graphtrain.graph.elements import END
 from graphtrain.graph.syntax import Expression, FieldOf, Name
 from graphtrain.kind.batch_limit import most_batches
-from graphtrain.kind.signatures import checked_call
 from graphtrain.names import quoted
 from graphtrain.plan.plan import Plan, PlanNode
 from graphtrain.printable import Notices

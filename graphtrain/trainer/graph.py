@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from graphtrain.graph import EditableGraph
+from graphtrain.graph.calls import checked_call
 from graphtrain.graph.difference import Difference
 from graphtrain.graph.elements import GraphData, Problem, Problems
 from graphtrain.graph.registry import find_graph
 from graphtrain.kind.parameter import Precision
-from graphtrain.kind.signatures import checked_call
 
 
 class Drawn:

@@ -13,7 +13,7 @@ import torch
 
 from graphtrain.checks import checked_graph
 from graphtrain.errors import LifeCycleError, RanksError, UsageError
-from graphtrain.kind.signatures import checked_call
+from graphtrain.graph.calls import checked_call
 from graphtrain.kind.trigger import Trigger
 from graphtrain.lazy import imported
 from graphtrain.names import nearest

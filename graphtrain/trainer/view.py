@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from graphtrain.errors import GuardError, NotFiniteError
-from graphtrain.kind.signatures import checked_call
+from graphtrain.graph.calls import checked_call
 from graphtrain.names import suggestion
 from graphtrain.program import run_state
 from graphtrain.report.recorded import Recorded
