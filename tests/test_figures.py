@@ -13,7 +13,7 @@ from tests import figures
 ROOMS = {
     "ranks": 970,
     "kind": 1_128,
-    "graph": 2_556,
+    "graph": 2_559,
     "plan": 837,
     "checks": 2_660,
     "storage": 2_820,
