@@ -21,7 +21,7 @@ ROOMS = {
     "data": 1_363,
     "report": 2_795,
     "program": 3_783,
-    "nodes": 3_380,
+    "nodes": 3_399,
     "graphs": 1_392,
     "resume": 1_899,
     "trainer": 1_650,
