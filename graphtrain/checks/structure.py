@@ -69,8 +69,8 @@ def _is_invalid(name: str) -> bool:
 def _node(scope: Scope, node: Node) -> Iterator[Problem]:
     kind, thing = scope.kinds[node.name], f"nodes.{node.name}"
     if kind is None:
-        hint = 'a node with another name than its kind has use = "KIND"; or declare it with @node, in a script that '
-        hint = f"{suggestion(node.use, known_kinds())} {hint}`check` imports with --script".lstrip()
+        hint = 'a node with another name than its kind has use = "KIND"; or declare it with @node'
+        hint = f"{suggestion(node.use, known_kinds())} {hint}, in a script that `check` imports with --script".lstrip()
         if find_graph(node.use) is not None:
             hint = f'`{node.use}` is a graph: write graph = "{node.use}"'
         yield scope.problem("G102", thing, f"unknown kind `{node.use}`", hint)
